@@ -28,30 +28,7 @@
 #include "gguf.h"
 #include "tokenizer.h"
 
-/* Values of tokenizer.ggml.token_type. */
-enum {
-    GGUF_TOKEN_NORMAL = 1,
-    GGUF_TOKEN_UNKNOWN,
-    GGUF_TOKEN_CONTROL,
-    GGUF_TOKEN_USER, /* an added token, which is searched for in a text before BPE runs */
-    GGUF_TOKEN_UNUSED,
-    GGUF_TOKEN_BYTE,
-    GGUF_TOKEN_LONGEST = 1024 /* longest token, in bytes, for which merges are derived */
-};
 #define GGUF_KEY(name) "tokenizer.ggml." name
-
-typedef struct {
-    const char *text;
-    uint32_t size;
-    int type;
-    double score;
-} gguf_token;
-
-typedef struct {
-    double score;
-    int32_t id, left, right;
-    uint32_t sizes[2]; /* number of characters of the left and the right part */
-} gguf_bpe_merge;
 
 typedef struct {
     /* pre_tokenizer and normalizer are JSON texts for tokenizer.json */
@@ -62,19 +39,10 @@ typedef struct {
 
 typedef struct {
     gguf *g;
-    gguf_token *tokens;
-    /* count: number of tokens; base: tokens from this id on are added ones that are not in the
-     * vocabulary */
-    int32_t count, base;
-    int32_t bos, eos, unk;
     int spm;               /* nonzero if tokenizer.ggml.model is "llama", that is, SentencePiece */
     const gguf_pre *pre;   /* if tokenizer.ggml.model is "gpt2", the rule that splits texts */
-    /* hash table of tokens; a slot has 1 + the token's id, or 0 if it is empty */
-    uint32_t *slots, mask;
     char *texts;         /* memory for texts of tokens that differ from those in the file */
-    gguf_bpe_merge *merges;
-    size_t merge_count, merge_capacity;
-    json_buffer out; /* the text of the tokenizer.json that is being written */
+    bpe_list l;
 } gguf_vocabulary;
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -207,30 +175,13 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
 static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t fallback)
 {
     const int64_t id = gguf_int(v->g, key, fallback);
-    if (gguf_find(v->g, key) != NULL && (id < 0 || id >= v->count))
+    if (gguf_find(v->g, key) != NULL && (id < 0 || id >= v->l.count))
         gguf_fail(v->g, "key %s is %lld: the ids of tokens are 0 to %ld", key, (long long)id,
-                  (long)v->count - 1);
+                  (long)v->l.count - 1);
     return v->g->error[0] == 0 ? (int32_t)id : -1;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* Returns the slot that holds a token's text, or the empty slot where it would be put. */
-static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text, size_t size)
-{
-    for (uint32_t i = bpe_hash(text, size);; i++) {
-        uint32_t *slot = &v->slots[i & v->mask];
-        if (*slot == 0 || (v->tokens[*slot - 1].size == size &&
-                           memcmp(v->tokens[*slot - 1].text, text, size) == 0))
-            return slot;
-    }
-}
-
-/* Returns the id of the token with this text, or -1. */
-static inline int32_t gguf_id_of(const gguf_vocabulary *v, const char *text, size_t size)
-{
-    return (int32_t)*gguf_bpe_slot(v, text, size) - 1;
-}
-
 static inline int gguf_is_utf8(const char *text, size_t size)
 {
     int length = 1;
@@ -254,12 +205,12 @@ static inline int gguf_print_size(const char *text, size_t size)
  * text, or marks the token as unused. */
 static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
 {
-    gguf_token *t = &v->tokens[id];
+    bpe_listed *t = &v->l.tokens[id];
     char filler[24];
     const int n = snprintf(filler, sizeof filler, "[PAD%ld]", (long)id);
     if (t->size == (uint32_t)n && memcmp(t->text, filler, t->size) == 0)
-        t->type = GGUF_TOKEN_UNUSED;
-    if (!v->spm || t->type != GGUF_TOKEN_USER || memchr(t->text, ' ', t->size) == NULL)
+        t->type = BPE_TOKEN_UNUSED;
+    if (!v->spm || t->type != BPE_TOKEN_USER || memchr(t->text, ' ', t->size) == NULL)
         return;
     bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER, NULL };
     memcpy(spaces.to, BPE_SPACE, 3);
@@ -280,32 +231,34 @@ static inline int gguf_read_types(gguf_vocabulary *v)
     memset(&scores, 0, sizeof scores);
     if (v->spm) /* scores are only needed for SentencePiece; gpt2 has a list of merges */
         scores = gguf_array(g, GGUF_KEY("scores"), is_integer ? GGUF_I32 : GGUF_F32);
-    if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->count)
-        return gguf_fail(g, "key " GGUF_KEY("token_type") ": %llu types for %ld tokens, expected "
-                                                          "one per token",
-                         (unsigned long long)types.count, (long)v->count);
-    if (g->error[0] == 0 && v->spm && scores.count != (uint64_t)v->count)
-        return gguf_fail(g, "key " GGUF_KEY("scores") ": %llu scores for %ld tokens, expected one "
-                                                      "per token",
-                         (unsigned long long)scores.count, (long)v->count);
-    for (int32_t i = 0; i < v->count && g->error[0] == 0; i++) {
-        gguf_token *t = &v->tokens[i];
-        t->type = GGUF_TOKEN_NORMAL;
+    if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->l.count)
+        return gguf_fail(g,
+                         "key " GGUF_KEY("token_type") ": %llu types for %ld tokens, expected "
+                                                       "one per token",
+                         (unsigned long long)types.count, (long)v->l.count);
+    if (g->error[0] == 0 && v->spm && scores.count != (uint64_t)v->l.count)
+        return gguf_fail(g,
+                         "key " GGUF_KEY("scores") ": %llu scores for %ld tokens, expected one "
+                                                   "per token",
+                         (unsigned long long)scores.count, (long)v->l.count);
+    for (int32_t i = 0; i < v->l.count && g->error[0] == 0; i++) {
+        bpe_listed *t = &v->l.tokens[i];
+        t->type = BPE_TOKEN_NORMAL;
         if (gguf_next(&types)) {
-            if (types.integer < 0 || types.integer > GGUF_TOKEN_BYTE)
+            if (types.integer < 0 || types.integer > BPE_TOKEN_BYTE)
                 return gguf_fail(g, "token %ld, \"%.*s\": type %lld; expected 1 to 6", (long)i,
                                  gguf_print_size(t->text, t->size), t->text,
                                  (long long)types.integer);
-            t->type = types.integer > 0 ? (int)types.integer : GGUF_TOKEN_NORMAL;
+            t->type = types.integer > 0 ? (int)types.integer : BPE_TOKEN_NORMAL;
         } else if (v->spm && bpe_fallback_of(t->text, t->size) >= 0) {
-            t->type = GGUF_TOKEN_BYTE;
+            t->type = BPE_TOKEN_BYTE;
         }
-        if (t->type == GGUF_TOKEN_BYTE && bpe_fallback_of(t->text, t->size) < 0)
+        if (t->type == BPE_TOKEN_BYTE && bpe_fallback_of(t->text, t->size) < 0)
             return gguf_fail(g, "token %ld, \"%.*s\", has the type byte, but not the form <0x0A>",
                              (long)i, gguf_print_size(t->text, t->size), t->text);
         if (gguf_next(&scores))
             /* user-defined tokens have score 0, as in SentencePiece */
-            t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real;
+            t->score = t->type == BPE_TOKEN_USER ? 0 : scores.real;
         if (!(t->score > -1e30 && t->score < 1e30))
             return gguf_fail(g, "token %ld, \"%.*s\": a score of %g", (long)i,
                              gguf_print_size(t->text, t->size), t->text, t->score);
@@ -317,22 +270,22 @@ static inline int gguf_read_types(gguf_vocabulary *v)
 static inline int gguf_read_ids(gguf_vocabulary *v)
 {
     const int typed = gguf_find(v->g, GGUF_KEY("token_type")) != NULL;
-    const int32_t fallback[3] = { v->spm && v->count > 2 ? 1 : -1, v->spm && v->count > 2 ? 2 : -1,
-                               v->spm ? 0 : -1 };
-    v->bos = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), fallback[0]);
-    v->eos = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), fallback[1]);
-    v->unk = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), fallback[2]);
+    const int32_t fallback[3] = { v->spm && v->l.count > 2 ? 1 : -1,
+                                  v->spm && v->l.count > 2 ? 2 : -1, v->spm ? 0 : -1 };
+    v->l.bos = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), fallback[0]);
+    v->l.eos = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), fallback[1]);
+    v->l.unk = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), fallback[2]);
     gguf_bpe_id(v, GGUF_KEY("eot_token_id"), -1);
     gguf_bpe_id(v, GGUF_KEY("eom_token_id"), -1);
     gguf_bpe_id(v, GGUF_KEY("padding_token_id"), -1);
     if (v->g->error[0] != 0)
         return -1;
-    if (!typed && v->bos >= 0)
-        v->tokens[v->bos].type = GGUF_TOKEN_CONTROL;
-    if (!typed && v->eos >= 0)
-        v->tokens[v->eos].type = GGUF_TOKEN_CONTROL;
+    if (!typed && v->l.bos >= 0)
+        v->l.tokens[v->l.bos].type = BPE_TOKEN_CONTROL;
+    if (!typed && v->l.eos >= 0)
+        v->l.tokens[v->l.eos].type = BPE_TOKEN_CONTROL;
     if (!typed && v->spm)
-        v->tokens[v->unk].type = GGUF_TOKEN_UNKNOWN;
+        v->l.tokens[v->l.unk].type = BPE_TOKEN_UNKNOWN;
     return 0;
 }
 
@@ -347,138 +300,40 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     if (all.count == 0)
         return gguf_fail(g, "key " GGUF_KEY("tokens") " is missing or empty");
     /* fits into 32 bits: a token takes 8 bytes in the file, and GGUF_MAX_HEADER limits them all */
-    v->count = (int32_t)all.count;
-    while (slots < 2 * (size_t)v->count)
+    v->l.count = (int32_t)all.count;
+    while (slots < 2 * (size_t)v->l.count)
         slots *= 2;
-    v->mask = (uint32_t)(slots - 1);
-    v->tokens = (gguf_token *)calloc((size_t)v->count, sizeof *v->tokens);
-    v->slots = (uint32_t *)calloc(slots, sizeof *v->slots);
-    if (v->tokens == NULL || v->slots == NULL)
-        return gguf_fail(g, "out of memory for %ld tokens", (long)v->count);
+    v->l.mask = (uint32_t)(slots - 1);
+    v->l.tokens = (bpe_listed *)calloc((size_t)v->l.count, sizeof *v->l.tokens);
+    v->l.slots = (uint32_t *)calloc(slots, sizeof *v->l.slots);
+    if (v->l.tokens == NULL || v->l.slots == NULL)
+        return gguf_fail(g, "out of memory for %ld tokens", (long)v->l.count);
     for (int32_t i = 0; gguf_next(&all); i++) {
-        v->tokens[i].text = all.text;
-        v->tokens[i].size = (uint32_t)all.size;
+        v->l.tokens[i].text = all.text;
+        v->l.tokens[i].size = (uint32_t)all.size;
         if (!gguf_is_utf8(all.text, all.size))
             return gguf_fail(g, "the text of token %ld is not valid UTF-8", (long)i);
     }
     if (gguf_read_types(v) != 0 || gguf_read_ids(v) != 0)
         return -1;
-    for (int32_t i = 0; i < v->count; i++)
-        bytes += v->tokens[i].type == GGUF_TOKEN_USER ? 3 * (size_t)v->tokens[i].size : 0;
+    for (int32_t i = 0; i < v->l.count; i++)
+        bytes += v->l.tokens[i].type == BPE_TOKEN_USER ? 3 * (size_t)v->l.tokens[i].size : 0;
     v->texts = (char *)malloc(bytes);
     if (v->texts == NULL)
         return gguf_fail(g, "out of memory for %llu bytes", (unsigned long long)bytes);
-    for (int32_t i = 0; i < v->count; i++) {
+    for (int32_t i = 0; i < v->l.count; i++) {
         gguf_hf_text(v, i, &at);
-        uint32_t *slot = gguf_bpe_slot(v, v->tokens[i].text, v->tokens[i].size);
+        uint32_t *slot = bpe_list_slot(&v->l, v->l.tokens[i].text, v->l.tokens[i].size);
         if (*slot != 0)
             return gguf_fail(g, "tokens %ld and %ld are both \"%.*s\"", (long)*slot - 1, (long)i,
-                             gguf_print_size(v->tokens[i].text, v->tokens[i].size),
-                             v->tokens[i].text);
+                             gguf_print_size(v->l.tokens[i].text, v->l.tokens[i].size),
+                             v->l.tokens[i].text);
         *slot = (uint32_t)i + 1;
     }
     return 0;
 }
 
-/* Returns whether a token is an added one, which is searched for in a text as it is. */
-static inline int gguf_is_added(const gguf_token *t)
-{
-    return t->type == GGUF_TOKEN_CONTROL || t->type == GGUF_TOKEN_USER ||
-           t->type == GGUF_TOKEN_UNKNOWN;
-}
-
 /* ---- merges ---------------------------------------------------------------------------------- */
-/* Compares two merges for qsort: the order is that of transformers. */
-static inline int gguf_merge_order(const void *a, const void *b)
-{
-    const gguf_bpe_merge *p = (const gguf_bpe_merge *)a, *q = (const gguf_bpe_merge *)b;
-    return p->score != q->score         ? (p->score < q->score ? 1 : -1)
-           : p->sizes[0] != q->sizes[0] ? (p->sizes[0] < q->sizes[0] ? 1 : -1)
-           : p->sizes[1] != q->sizes[1] ? (p->sizes[1] < q->sizes[1] ? 1 : -1)
-                                        : (p->id > q->id) - (p->id < q->id);
-}
-
-static inline int gguf_is_mergeable(const gguf_token *t)
-{
-    return (t->type == GGUF_TOKEN_NORMAL || t->type == GGUF_TOKEN_USER) &&
-           memchr(t->text, ' ', t->size) == NULL;
-}
-
-/* Appends every merge that results in token `id`: one for each position at which its text splits
- * into two tokens. */
-static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
-{
-    const gguf_token *t = &v->tokens[id];
-    uint32_t before = 1, all = 0;
-    for (size_t i = 0; i < t->size; i++)
-        all += ((unsigned char)t->text[i] & 0xc0) != 0x80;
-    for (size_t i = 1; i < t->size; i++) {
-        if (((unsigned char)t->text[i] & 0xc0) == 0x80)
-            continue;
-        gguf_bpe_merge m = { t->score, id, -1, -1, { before, all - before } };
-        before++;
-        m.left = gguf_id_of(v, t->text, i);
-        if (m.left < 0 || !gguf_is_mergeable(&v->tokens[m.left]))
-            continue;
-        m.right = gguf_id_of(v, t->text + i, t->size - i);
-        if (m.right < 0 || !gguf_is_mergeable(&v->tokens[m.right]))
-            continue;
-        if (v->merge_count == v->merge_capacity) {
-            const size_t capacity = 2 * v->merge_capacity + 1024;
-            gguf_bpe_merge *more = (gguf_bpe_merge *)realloc(v->merges, capacity * sizeof *more);
-            if (more == NULL)
-                return gguf_fail(v->g, "out of memory for %llu merges", (unsigned long long)capacity);
-            v->merges = more;
-            v->merge_capacity = capacity;
-        }
-        v->merges[v->merge_count++] = m;
-    }
-    return 0;
-}
-
-/* If all normal tokens have the same score, the converter had no scores. Then sets scores by id,
- * because ids follow the order of training. */
-static inline void gguf_score_by_id(gguf_vocabulary *v)
-{
-    int32_t first = 0;
-    while (first < v->count && v->tokens[first].type != GGUF_TOKEN_NORMAL)
-        first++;
-    for (int32_t i = first; i < v->count; i++)
-        if (v->tokens[i].type == GGUF_TOKEN_NORMAL && v->tokens[i].score != v->tokens[first].score)
-            return;
-    for (int32_t i = first; i < v->count; i++)
-        if (v->tokens[i].type == GGUF_TOKEN_NORMAL)
-            v->tokens[i].score = -(double)i;
-}
-
-/* Derives the merges of SentencePiece from the tokens' scores, and writes them. */
-static inline int gguf_derive_merges(gguf_vocabulary *v)
-{
-    gguf_score_by_id(v);
-    for (int32_t i = 0; i < v->count; i++) {
-        const gguf_token *t = &v->tokens[i];
-        if (!gguf_is_mergeable(t))
-            continue;
-        if (t->size > GGUF_TOKEN_LONGEST)
-            return gguf_fail(v->g, "token %ld has %lu bytes: at most %d are expected", (long)i,
-                             (unsigned long)t->size, (int)GGUF_TOKEN_LONGEST);
-        if (gguf_split_token(v, i) != 0)
-            return -1;
-    }
-    if (v->merge_count > 0)
-        qsort(v->merges, v->merge_count, sizeof *v->merges, gguf_merge_order);
-    for (size_t i = 0; i < v->merge_count; i++) {
-        const gguf_token *left = &v->tokens[v->merges[i].left];
-        const gguf_token *right = &v->tokens[v->merges[i].right];
-        json_add_text(&v->out, i > 0 ? ",\n[" : "[");
-        json_add_string(&v->out, left->text, left->size);
-        json_add_text(&v->out, ",");
-        json_add_string(&v->out, right->text, right->size);
-        json_add_text(&v->out, "]");
-    }
-    return v->g->error[0] == 0 ? 0 : -1;
-}
-
 /* Checks a merge of the file, "first second". Returns the length of the first part, or -1 with an
  * error. */
 static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const char *text,
@@ -486,7 +341,7 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
 {
     const char *space = (const char *)memchr(text, ' ', size);
     const size_t n = space != NULL ? (size_t)(space - text) : 0, m = space ? size - n - 1 : 0;
-    char joined[2 * GGUF_TOKEN_LONGEST];
+    char joined[2 * BPE_TOKEN_LONGEST];
     if (n == 0 || m == 0 || memchr(space + 1, ' ', m) != NULL || size > sizeof joined)
         return gguf_fail(v->g,
                          "key " GGUF_KEY("merges") ": merge %lld, \"%.*s\": two tokens and a space "
@@ -494,8 +349,8 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
                          (long long)number, gguf_print_size(text, size), text);
     memcpy(joined, text, n);
     memcpy(joined + n, space + 1, m);
-    const int32_t ids[3] = { gguf_id_of(v, text, n), gguf_id_of(v, space + 1, m),
-                             gguf_id_of(v, joined, n + m) };
+    const int32_t ids[3] = { bpe_list_id(&v->l, text, n), bpe_list_id(&v->l, space + 1, m),
+                             bpe_list_id(&v->l, joined, n + m) };
     for (int i = 0; i < 3; i++) {
         const char *part = i == 0 ? text : i == 1 ? space + 1 : joined;
         const size_t length = i == 0 ? n : i == 1 ? m : n + m;
@@ -504,12 +359,12 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
                              "key " GGUF_KEY("merges") ": merge %lld has \"%.*s\", which is not "
                                                        "a token",
                              (long long)number, gguf_print_size(part, length), part);
-        v->base = ids[i] >= v->base ? ids[i] + 1 : v->base;
+        v->l.base = ids[i] >= v->l.base ? ids[i] + 1 : v->l.base;
     }
     return (int64_t)n;
 }
 
-/* Sets v->base: added tokens at the end of the list that are in no merge do not belong to the
+/* Sets v->l.base: added tokens at the end of the list that are in no merge do not belong to the
  * vocabulary, as in Hugging Face's files. Also drops unused tokens at the end. */
 static inline int gguf_find_base(gguf_vocabulary *v)
 {
@@ -519,146 +374,35 @@ static inline int gguf_find_base(gguf_vocabulary *v)
     for (int64_t i = 0; !v->spm && gguf_next(&all); i++)
         if (gguf_check_merge(v, i, all.text, all.size) < 0)
             return -1;
-    int32_t used = v->count, base;
-    while (used > v->base && v->tokens[used - 1].type == GGUF_TOKEN_UNUSED)
+    int32_t used = v->l.count, base;
+    while (used > v->l.base && v->l.tokens[used - 1].type == BPE_TOKEN_UNUSED)
         used--;
-    for (base = used; base > v->base && gguf_is_added(&v->tokens[base - 1]); base--)
-        if (v->spm && v->tokens[base - 1].type != GGUF_TOKEN_CONTROL)
+    for (base = used; base > v->l.base && bpe_list_is_added(&v->l.tokens[base - 1]); base--)
+        if (v->spm && v->l.tokens[base - 1].type != BPE_TOKEN_CONTROL)
             break;
-    v->base = base;
-    if (used <= v->bos || used <= v->eos || used <= v->unk)
+    v->l.base = base;
+    if (used <= v->l.bos || used <= v->l.eos || used <= v->l.unk)
         return gguf_fail(v->g, "tokens from %ld on are unused, but one of them begins or ends text",
                          (long)used);
-    v->count = used;
+    v->l.count = used;
     return v->g->error[0] == 0 ? 0 : -1;
 }
 
 /* ---- the text of a tokenizer.json ------------------------------------------------------------ */
-static inline void gguf_json_added(gguf_vocabulary *v)
-{
-    int n = 0;
-    json_add_text(&v->out, "\"added_tokens\":[");
-    for (int32_t i = 0; i < v->count; i++) {
-        const gguf_token *t = &v->tokens[i];
-        if (!gguf_is_added(t) || t->size == 0)
-            continue;
-        json_add_text(&v->out, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
-        json_add_int(&v->out, i);
-        json_add_text(&v->out, ",\"content\":");
-        json_add_string(&v->out, t->text, t->size);
-        json_add_text(&v->out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                               "\"normalized\":false,\"special\":");
-        json_add_text(&v->out, t->type == GGUF_TOKEN_USER ? "false}" : "true}");
-    }
-    json_add_text(&v->out, "],\n");
-}
-
-/* Writes the template that adds tokens before and after a text, for tokenizer.json. */
-static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
-{
-    const int32_t ids[2] = { begins ? v->bos : -1, ends ? v->eos : -1 };
-    const int one = ids[0] >= 0 && ids[0] == ids[1];
-    json_add_text(&v->out, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
-    for (int pair = 0; pair < 2; pair++) {
-        for (int i = 0; i < 3; i++) {
-            const int32_t id = i == 1 ? 0 : ids[i / 2];
-            if (id < 0)
-                continue;
-            if (i == 1)
-                json_add_text(&v->out, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
-            if (i == 1 && pair)
-                json_add_text(&v->out, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
-            json_add_text(&v->out, i == 2 ? "," : "");
-            json_add_text(&v->out, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
-            if (i != 1)
-                json_add_string(&v->out, v->tokens[id].text, v->tokens[id].size);
-            json_add_text(&v->out, i != 1 ? ",\"type_id\":0}}" : "");
-            json_add_text(&v->out, i == 0 ? "," : "");
-        }
-        json_add_text(&v->out, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
-    }
-    for (int i = 0, n = 0; i < 2; i++) {
-        if (ids[i] < 0 || (i == 1 && one))
-            continue;
-        const gguf_token *t = &v->tokens[ids[i]];
-        json_add_text(&v->out, n++ > 0 ? "," : "");
-        json_add_string(&v->out, t->text, t->size);
-        json_add_text(&v->out, ":{\"id\":");
-        json_add_string(&v->out, t->text, t->size);
-        json_add_text(&v->out, ",\"ids\":[");
-        json_add_int(&v->out, ids[i]);
-        json_add_text(&v->out, "],\"tokens\":[");
-        json_add_string(&v->out, t->text, t->size);
-        json_add_text(&v->out, "]}");
-    }
-    json_add_text(&v->out, "}},\n");
-}
-
-/* For SentencePiece, writes rules that replace spaces by U+2581 and, if prefix is nonzero, put a
- * U+2581 before a text. */
-static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
-{
-    static const char replace[] =
-        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" BPE_SPACE "\"}";
-    const int32_t inst = gguf_id_of(v, "[INST]", 6);
-    const int first = prefix && inst >= 0 && v->tokens[inst].type == GGUF_TOKEN_CONTROL;
-    json_add_text(&v->out, "\"normalizer\":");
-    if (first) {
-        json_add_text(
-            &v->out, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
-                     "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
-    } else {
-        if (prefix)
-            json_add_text(
-                &v->out,
-                "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
-                "\"" BPE_SPACE "\"},");
-        json_add_text(&v->out, replace);
-        json_add_text(&v->out, prefix ? "]},\n" : ",\n");
-        json_add_text(&v->out, "\"pre_tokenizer\":null,\n");
-    }
-    json_add_text(
-        &v->out,
-        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
-        "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
-        "{\"type\":\"Fuse\"}");
-    json_add_text(&v->out,
-                  prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
-    json_add_text(&v->out, "]},\n");
-}
-
 static inline void gguf_json_model(gguf_vocabulary *v)
 {
-    json_add_text(&v->out, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
-    if (v->spm)
-        json_add_string(&v->out, v->tokens[v->unk].text, v->tokens[v->unk].size);
-    else
-        json_add_text(&v->out, "null");
-    json_add_text(&v->out,
-                  ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
-    json_add_text(&v->out,
-                  v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
-    json_add_text(&v->out, ",\"ignore_merges\":");
-    json_add_text(&v->out,
-                  !v->spm && v->pre->ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
-    for (int32_t i = 0; i < v->base; i++) {
-        json_add_text(&v->out, i > 0 ? ",\n" : "");
-        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
-        json_add_text(&v->out, ":");
-        json_add_int(&v->out, i);
-    }
-    json_add_text(&v->out, "},\n\"merges\":[");
+    bpe_list_bpe(&v->l, v->spm ? v->l.unk : -1, v->spm, !v->spm && v->pre->ignore_merges);
     gguf_items all;
     memset(&all, 0, sizeof all);
     if (v->spm)
-        gguf_derive_merges(v);
+        bpe_list_merges(&v->l);
     else
         all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
     for (int n = 0; gguf_next(&all); n = 1) {
-        json_add_text(&v->out, n > 0 ? ",\n" : "");
-        json_add_string(&v->out, all.text, all.size);
+        json_add_text(&v->l.out, n > 0 ? ",\n" : "");
+        json_add_string(&v->l.out, all.text, all.size);
     }
-    json_add_text(&v->out, "]}}\n");
+    json_add_text(&v->l.out, "]}}\n");
 }
 
 static inline void gguf_json_tokenizer(gguf_vocabulary *v)
@@ -667,26 +411,26 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     const int begins = gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || v->pre->add_bos);
     const int ends = gguf_bool(g, GGUF_KEY("add_eos_token"), 0);
     const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
-    if (begins && v->bos < 0)
+    if (begins && v->l.bos < 0)
         gguf_fail(g, "a text begins with the token of key " GGUF_KEY("bos_token_id") ", which is missing");
-    if (ends && v->eos < 0)
+    if (ends && v->l.eos < 0)
         gguf_fail(g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
     if (g->error[0] != 0)
         return;
-    json_add_text(&v->out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
-    gguf_json_added(v);
+    json_add_text(&v->l.out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    bpe_list_added(&v->l);
     if (begins || ends)
-        gguf_json_template(v, begins, ends);
+        bpe_list_template(&v->l, begins, ends);
     if (v->spm) {
-        gguf_json_spaces(v, prefix);
+        bpe_list_spaces(&v->l, prefix, "");
     } else {
         const char *splitter = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
-        json_add_text(&v->out, "\"normalizer\":");
-        json_add_text(&v->out, v->pre->normalizer);
-        json_add_text(&v->out, ",\n\"pre_tokenizer\":");
-        json_add_text(&v->out, splitter);
-        json_add_text(&v->out, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-                               "\"trim_offsets\":true,\"use_regex\":true},\n");
+        json_add_text(&v->l.out, "\"normalizer\":");
+        json_add_text(&v->l.out, v->pre->normalizer);
+        json_add_text(&v->l.out, ",\n\"pre_tokenizer\":");
+        json_add_text(&v->l.out, splitter);
+        json_add_text(&v->l.out, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                                 "\"trim_offsets\":true,\"use_regex\":true},\n");
     }
     gguf_json_model(v);
 }
@@ -694,13 +438,15 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
 /* Ends the writing of a text. Returns it and its *size, or NULL with g->error after freeing it. */
 static inline char *gguf_end_text(gguf_vocabulary *v, size_t *size)
 {
-    if (v->out.failed)
+    if (v->l.error[0] != 0)
+        gguf_fail(v->g, "%s", v->l.error);
+    if (v->l.out.failed)
         gguf_fail(v->g, "out of memory for %llu bytes of tokens",
-                  (unsigned long long)v->out.capacity);
+                  (unsigned long long)v->l.out.capacity);
     if (v->g->error[0] != 0)
-        free(v->out.text);
-    *size = v->out.size;
-    return v->g->error[0] == 0 ? v->out.text : NULL;
+        free(v->l.out.text);
+    *size = v->l.out.size;
+    return v->g->error[0] == 0 ? v->l.out.text : NULL;
 }
 
 /* Returns the text of a tokenizer.json that describes the file's tokenizer. A 0 follows the *size
@@ -712,10 +458,10 @@ static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
     v.g = g;
     if (gguf_tokenizer_kind(&v) == 0 && gguf_read_tokens(&v) == 0 && gguf_find_base(&v) == 0)
         gguf_json_tokenizer(&v);
-    free(v.tokens);
-    free(v.slots);
+    free(v.l.tokens);
+    free(v.l.slots);
     free(v.texts);
-    free(v.merges);
+    free(v.l.merges);
     return gguf_end_text(&v, size);
 }
 
@@ -803,26 +549,26 @@ static inline char *gguf_tokenizer_config(gguf *g, size_t *size)
     gguf_vocabulary v;
     memset(&v, 0, sizeof v);
     v.g = g;
-    json_add_text(&v.out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-                          "  \"clean_up_tokenization_spaces\": false");
+    json_add_text(&v.l.out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                            "  \"clean_up_tokenization_spaces\": false");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
         int64_t id = gguf_int(g, names[i][1], -1);
         for (; id >= 0 && gguf_next(&all); id--)
             if (id == 0) {
-                json_add_text(&v.out, ",\n  \"");
-                json_add_text(&v.out, names[i][0]);
-                json_add_text(&v.out, "\": ");
-                json_add_string(&v.out, all.text, all.size);
+                json_add_text(&v.l.out, ",\n  \"");
+                json_add_text(&v.l.out, names[i][0]);
+                json_add_text(&v.l.out, "\": ");
+                json_add_string(&v.l.out, all.text, all.size);
             }
     }
     size_t n = 0;
     const char *text = gguf_text(g, "tokenizer.chat_template", &n);
     if (text != NULL) {
-        json_add_text(&v.out, ",\n  \"chat_template\": ");
-        json_add_string(&v.out, text, n);
+        json_add_text(&v.l.out, ",\n  \"chat_template\": ");
+        json_add_string(&v.l.out, text, n);
     }
-    json_add_text(&v.out, "\n}\n");
+    json_add_text(&v.l.out, "\n}\n");
     return gguf_end_text(&v, size);
 }
 #undef GGUF_KEY

@@ -276,24 +276,6 @@ typedef struct {
     int byte_fallback;        /* nonzero if the decoder has a ByteFallback step */
     int cross_merge;       /* nonzero if a merge joins text before a U+2581 with that U+2581 */
 } bpe_loader;
-#define BPE_SPACE "\xe2\x96\x81" /* U+2581, which stands for a space */
-
-/* Returns the hash of a text whose hash without its last n bytes, s, is h, before bpe_hash_end. */
-static inline uint32_t bpe_hash_more(uint32_t h, const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ (unsigned char)s[i]) * 16777619u;
-    return h;
-}
-
-#define BPE_HASH 2166136261u /* the hash of no bytes */
-
-static inline uint32_t bpe_hash_end(uint32_t h) { return h ^ h >> 15; }
-
-static inline uint32_t bpe_hash(const char *s, size_t n)
-{
-    return bpe_hash_end(bpe_hash_more(BPE_HASH, s, n));
-}
 
 /* Returns the hash table's slot that holds a name, or the empty slot where it would be put. */
 static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t size)
@@ -1433,22 +1415,38 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     return bpe_load_end(&l);
 }
 
+/* Reads a tokenizer from a text that bpe_vocab_json or bpe_spm_json returned, with their d. */
+static inline int bpe_read_converted(bpe *b, const json *d, const char *path, char *text,
+                                     size_t size)
+{
+    if (text != NULL)
+        return bpe_read_text(b, path, text, size);
+    memset(b, 0, sizeof *b);
+    memcpy(b->error, d->error, sizeof b->error);
+    return -1;
+}
+
 /* Reads a tokenizer from vocab.txt, the older format of BERT, and the tokenizer_config.json next to
- * it, if there is one (bpe_vocab_json). Returns 0, or -1 with b->error and nothing to free. */
+ * it, or NULL without one (bpe_vocab_json). Returns 0, or -1 with b->error and nothing to free. */
 static inline int bpe_read_vocab(bpe *b, const char *vocabulary, const char *config)
 {
     json d;
     size_t size = 0;
     char *text = bpe_vocab_json(&d, vocabulary, config, &size);
-    if (text != NULL)
-        return bpe_read_text(b, vocabulary, text, size);
-    memset(b, 0, sizeof *b);
-    memcpy(b->error, d.error, sizeof b->error);
-    return -1;
+    return bpe_read_converted(b, &d, vocabulary, text, size);
+}
+
+/* Reads a tokenizer from SentencePiece's tokenizer.model, like bpe_read_vocab (bpe_spm_json). */
+static inline int bpe_read_spm(bpe *b, const char *path, const char *config)
+{
+    json d;
+    size_t size = 0;
+    char *text = bpe_spm_json(&d, path, config, &size);
+    return bpe_read_converted(b, &d, path, text, size);
 }
 
 /* Reads the tokenizer of a folder: tokenizer.json, or else vocab.json and merges.txt, or else
- * vocab.txt, with tokenizer_config.json if it exists. */
+ * vocab.txt or tokenizer.model, with tokenizer_config.json if it exists. */
 static inline int bpe_open(bpe *b, const char *directory)
 {
     static const char *const files[] = { "tokenizer.json",       "vocab.json",
@@ -1470,18 +1468,18 @@ static inline int bpe_open(bpe *b, const char *directory)
         return bpe_read_files(b, path[1], path[2]);
     if (exists[3])
         return bpe_read_vocab(b, path[3], exists[6] ? path[6] : NULL);
+    if (exists[4])
+        return bpe_read_spm(b, path[4], exists[6] ? path[6] : NULL);
     memset(b, 0, sizeof *b);
     snprintf(
         b->error, sizeof b->error,
-        "%.200s: expected a directory with tokenizer.json, with vocab.json and merges.txt, or with "
-        "vocab.txt%s",
+        "%.200s: expected a directory with tokenizer.json, with vocab.json and merges.txt, with "
+        "vocab.txt, or with tokenizer.model%s",
         directory,
-        exists[4]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
-                      "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes "
-                      "tokenizer.json"
-        : exists[5] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
-                      "same model in Hugging Face's format"
-                    : "");
+        exists[5]
+            ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the same model in "
+              "Hugging Face's format"
+            : "");
     return -1;
 }
 

@@ -1,5 +1,5 @@
 /* tokenizer_files.h - converts other files of tokenizers to the text of a tokenizer.json, for
- * tokenizer.h: vocab.txt of BERT. To copy, with json.h. C99 or C++11. */
+ * tokenizer.h: vocab.txt of BERT, and SentencePiece's tokenizer.model. To copy, with json.h. C99 or C++11. */
 #ifndef TOKENIZER_FILES_H
 #define TOKENIZER_FILES_H
 #include "json.h"
@@ -18,6 +18,573 @@ static inline char *bpe_end_text(json *d, json_buffer *out, size_t *size)
     json_free(d);
     *size = out->size;
     return d->error[0] ? NULL : out->text;
+}
+
+/* ---- hashes ----------------------------------------------------------------------------------- */
+/* Returns the hash of a text whose hash without its last n bytes, s, is h, before bpe_hash_end. */
+static inline uint32_t bpe_hash_more(uint32_t h, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)s[i]) * 16777619u;
+    return h;
+}
+
+#define BPE_HASH 2166136261u /* the hash of no bytes */
+
+static inline uint32_t bpe_hash_end(uint32_t h) { return h ^ h >> 15; }
+
+static inline uint32_t bpe_hash(const char *s, size_t n)
+{
+    return bpe_hash_end(bpe_hash_more(BPE_HASH, s, n));
+}
+
+#define BPE_SPACE "\xe2\x96\x81" /* U+2581, which stands for a space */
+
+/* ---- lists of tokens, as in SentencePiece's tokenizer.model and in GGUF files ----------------- */
+/* Types of tokens, as in both files. */
+enum {
+    BPE_TOKEN_NORMAL = 1,
+    BPE_TOKEN_UNKNOWN,
+    BPE_TOKEN_CONTROL,
+    BPE_TOKEN_USER, /* an added token, which is searched for in a text before BPE runs */
+    BPE_TOKEN_UNUSED,
+    BPE_TOKEN_BYTE,
+    BPE_TOKEN_LONGEST = 1024 /* longest token, in bytes, for which merges are derived */
+};
+
+typedef struct {
+    const char *text;
+    uint32_t size;
+    int type;
+    double score;
+} bpe_listed;
+
+typedef struct {
+    double score;
+    int32_t id, left, right;
+    uint32_t sizes[2]; /* number of characters of the left and the right part */
+} bpe_list_merge;
+
+typedef struct {
+    bpe_listed *tokens;
+    /* count: number of tokens; base: tokens from this id on are added ones that are not in the
+     * vocabulary */
+    int32_t count, base;
+    int32_t bos, eos, unk;
+    /* hash table of tokens; a slot has 1 + the token's id, or 0 if it is empty */
+    uint32_t *slots, mask;
+    bpe_list_merge *merges;
+    size_t merge_count, merge_capacity;
+    json_buffer out; /* the text of the tokenizer.json that is being written */
+    char error[256];
+} bpe_list;
+
+/* Stores an error, unless an earlier one is stored. Returns -1. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline int
+bpe_list_fail(bpe_list *v, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (v->error[0] == 0)
+        vsnprintf(v->error, sizeof v->error, format, args);
+    va_end(args);
+    return -1;
+}
+
+/* Returns the slot that holds a token's text, or the empty slot where it would be put. */
+static inline uint32_t *bpe_list_slot(const bpe_list *v, const char *text, size_t size)
+{
+    for (uint32_t i = bpe_hash(text, size);; i++) {
+        uint32_t *slot = &v->slots[i & v->mask];
+        if (*slot == 0 || (v->tokens[*slot - 1].size == size &&
+                           memcmp(v->tokens[*slot - 1].text, text, size) == 0))
+            return slot;
+    }
+}
+
+/* Returns the id of the token with this text, or -1. */
+static inline int32_t bpe_list_id(const bpe_list *v, const char *text, size_t size)
+{
+    return (int32_t)*bpe_list_slot(v, text, size) - 1;
+}
+
+/* Returns whether a token is an added one, which is searched for in a text as it is. */
+static inline int bpe_list_is_added(const bpe_listed *t)
+{
+    return t->type == BPE_TOKEN_CONTROL || t->type == BPE_TOKEN_USER ||
+           t->type == BPE_TOKEN_UNKNOWN;
+}
+
+/* Compares two merges for qsort: the order is that of transformers. */
+static inline int bpe_list_order(const void *a, const void *b)
+{
+    const bpe_list_merge *p = (const bpe_list_merge *)a, *q = (const bpe_list_merge *)b;
+    return p->score != q->score         ? (p->score < q->score ? 1 : -1)
+           : p->sizes[0] != q->sizes[0] ? (p->sizes[0] < q->sizes[0] ? 1 : -1)
+           : p->sizes[1] != q->sizes[1] ? (p->sizes[1] < q->sizes[1] ? 1 : -1)
+                                        : (p->id > q->id) - (p->id < q->id);
+}
+
+static inline int bpe_list_is_mergeable(const bpe_listed *t)
+{
+    return (t->type == BPE_TOKEN_NORMAL || t->type == BPE_TOKEN_USER) &&
+           memchr(t->text, ' ', t->size) == NULL;
+}
+
+/* Appends every merge that results in token `id`: one for each position at which its text splits
+ * into two tokens. */
+static inline int bpe_list_split(bpe_list *v, int32_t id)
+{
+    const bpe_listed *t = &v->tokens[id];
+    uint32_t before = 1, all = 0;
+    for (size_t i = 0; i < t->size; i++)
+        all += ((unsigned char)t->text[i] & 0xc0) != 0x80;
+    for (size_t i = 1; i < t->size; i++) {
+        if (((unsigned char)t->text[i] & 0xc0) == 0x80)
+            continue;
+        bpe_list_merge m = { t->score, id, -1, -1, { before, all - before } };
+        before++;
+        m.left = bpe_list_id(v, t->text, i);
+        if (m.left < 0 || !bpe_list_is_mergeable(&v->tokens[m.left]))
+            continue;
+        m.right = bpe_list_id(v, t->text + i, t->size - i);
+        if (m.right < 0 || !bpe_list_is_mergeable(&v->tokens[m.right]))
+            continue;
+        if (v->merge_count == v->merge_capacity) {
+            const size_t capacity = 2 * v->merge_capacity + 1024;
+            bpe_list_merge *more = (bpe_list_merge *)realloc(v->merges, capacity * sizeof *more);
+            if (more == NULL)
+                return bpe_list_fail(v, "out of memory for %llu merges",
+                                     (unsigned long long)capacity);
+            v->merges = more;
+            v->merge_capacity = capacity;
+        }
+        v->merges[v->merge_count++] = m;
+    }
+    return 0;
+}
+
+/* If all normal tokens have the same score, the converter had no scores. Then sets scores by id,
+ * because ids follow the order of training. */
+static inline void bpe_list_score_by_id(bpe_list *v)
+{
+    int32_t first = 0;
+    while (first < v->count && v->tokens[first].type != BPE_TOKEN_NORMAL)
+        first++;
+    for (int32_t i = first; i < v->count; i++)
+        if (v->tokens[i].type == BPE_TOKEN_NORMAL && v->tokens[i].score != v->tokens[first].score)
+            return;
+    for (int32_t i = first; i < v->count; i++)
+        if (v->tokens[i].type == BPE_TOKEN_NORMAL)
+            v->tokens[i].score = -(double)i;
+}
+
+/* Derives the merges of SentencePiece from the tokens' scores, and writes them. */
+static inline int bpe_list_merges(bpe_list *v)
+{
+    bpe_list_score_by_id(v);
+    for (int32_t i = 0; i < v->count; i++) {
+        const bpe_listed *t = &v->tokens[i];
+        if (!bpe_list_is_mergeable(t))
+            continue;
+        if (t->size > BPE_TOKEN_LONGEST)
+            return bpe_list_fail(v, "token %ld has %lu bytes: at most %d are expected", (long)i,
+                                 (unsigned long)t->size, (int)BPE_TOKEN_LONGEST);
+        if (bpe_list_split(v, i) != 0)
+            return -1;
+    }
+    if (v->merge_count > 0)
+        qsort(v->merges, v->merge_count, sizeof *v->merges, bpe_list_order);
+    for (size_t i = 0; i < v->merge_count; i++) {
+        const bpe_listed *left = &v->tokens[v->merges[i].left];
+        const bpe_listed *right = &v->tokens[v->merges[i].right];
+        json_add_text(&v->out, i > 0 ? ",\n[" : "[");
+        json_add_string(&v->out, left->text, left->size);
+        json_add_text(&v->out, ",");
+        json_add_string(&v->out, right->text, right->size);
+        json_add_text(&v->out, "]");
+    }
+    return v->error[0] == 0 ? 0 : -1;
+}
+
+static inline void bpe_list_added(bpe_list *v)
+{
+    int n = 0;
+    json_add_text(&v->out, "\"added_tokens\":[");
+    for (int32_t i = 0; i < v->count; i++) {
+        const bpe_listed *t = &v->tokens[i];
+        if (!bpe_list_is_added(t) || t->size == 0)
+            continue;
+        json_add_text(&v->out, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
+        json_add_int(&v->out, i);
+        json_add_text(&v->out, ",\"content\":");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                               "\"normalized\":false,\"special\":");
+        json_add_text(&v->out, t->type == BPE_TOKEN_USER ? "false}" : "true}");
+    }
+    json_add_text(&v->out, "],\n");
+}
+
+/* Writes the template that adds tokens before and after a text, for tokenizer.json. */
+static inline void bpe_list_template(bpe_list *v, int begins, int ends)
+{
+    const int32_t ids[2] = { begins ? v->bos : -1, ends ? v->eos : -1 };
+    const int one = ids[0] >= 0 && ids[0] == ids[1];
+    json_add_text(&v->out, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    for (int pair = 0; pair < 2; pair++) {
+        for (int i = 0; i < 3; i++) {
+            const int32_t id = i == 1 ? 0 : ids[i / 2];
+            if (id < 0)
+                continue;
+            if (i == 1)
+                json_add_text(&v->out, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+            if (i == 1 && pair)
+                json_add_text(&v->out, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
+            json_add_text(&v->out, i == 2 ? "," : "");
+            json_add_text(&v->out, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
+            if (i != 1)
+                json_add_string(&v->out, v->tokens[id].text, v->tokens[id].size);
+            json_add_text(&v->out, i != 1 ? ",\"type_id\":0}}" : "");
+            json_add_text(&v->out, i == 0 ? "," : "");
+        }
+        json_add_text(&v->out, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
+    }
+    for (int i = 0, n = 0; i < 2; i++) {
+        if (ids[i] < 0 || (i == 1 && one))
+            continue;
+        const bpe_listed *t = &v->tokens[ids[i]];
+        json_add_text(&v->out, n++ > 0 ? "," : "");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, ":{\"id\":");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, ",\"ids\":[");
+        json_add_int(&v->out, ids[i]);
+        json_add_text(&v->out, "],\"tokens\":[");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, "]}");
+    }
+    json_add_text(&v->out, "}},\n");
+}
+
+/* For SentencePiece, writes rules that replace spaces by U+2581 and, if prefix is nonzero, put a
+ * U+2581 before a text. `before` is the JSON text of other normalizers, each with a comma after it. */
+static inline void bpe_list_spaces(bpe_list *v, int prefix, const char *before)
+{
+    static const char replace[] =
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" BPE_SPACE "\"}";
+    const int32_t inst = bpe_list_id(v, "[INST]", 6);
+    const int first =
+        prefix && *before == 0 && inst >= 0 && v->tokens[inst].type == BPE_TOKEN_CONTROL;
+    json_add_text(&v->out, "\"normalizer\":");
+    if (first) {
+        json_add_text(
+            &v->out, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
+                     "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
+    } else {
+        const int several = prefix || *before != 0;
+        json_add_text(&v->out, several ? "{\"type\":\"Sequence\",\"normalizers\":[" : "");
+        json_add_text(&v->out, before);
+        json_add_text(&v->out,
+                      prefix ? "{\"type\":\"Prepend\",\"prepend\":\"" BPE_SPACE "\"}," : "");
+        json_add_text(&v->out, replace);
+        json_add_text(&v->out, several ? "]},\n" : ",\n");
+        json_add_text(&v->out, "\"pre_tokenizer\":null,\n");
+    }
+    json_add_text(
+        &v->out,
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+        "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
+        "{\"type\":\"Fuse\"}");
+    json_add_text(&v->out,
+                  prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
+    json_add_text(&v->out, "]},\n");
+}
+
+/* Writes a BPE model up to its merges. unk: the id of the unknown token, or -1. */
+static inline void bpe_list_bpe(bpe_list *v, int32_t unk, int byte_fallback, int ignore_merges)
+{
+    json_add_text(&v->out, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    if (unk >= 0)
+        json_add_string(&v->out, v->tokens[unk].text, v->tokens[unk].size);
+    else
+        json_add_text(&v->out, "null");
+    json_add_text(&v->out,
+                  ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
+    json_add_text(&v->out, unk >= 0 ? "true,\"byte_fallback\":" : "false,\"byte_fallback\":");
+    json_add_text(&v->out, byte_fallback ? "true,\"ignore_merges\":" : "false,\"ignore_merges\":");
+    json_add_text(&v->out, ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
+    for (int32_t i = 0; i < v->base; i++) {
+        json_add_text(&v->out, i > 0 ? ",\n" : "");
+        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
+        json_add_text(&v->out, ":");
+        json_add_int(&v->out, i);
+    }
+    json_add_text(&v->out, "},\n\"merges\":[");
+}
+
+/* ---- tokenizer.model --------------------------------------------------------------------------- */
+/* A message of protocol buffers, of which a part has been read. */
+typedef struct {
+    const unsigned char *s, *end;
+} bpe_proto;
+
+/* Reads a number of 7 bits a byte. Returns 0, or -1 at the end of the message. */
+static inline int bpe_proto_number(bpe_proto *p, uint64_t *number)
+{
+    *number = 0;
+    for (int shift = 0; p->s < p->end && shift < 64; shift += 7) {
+        *number |= (uint64_t)(*p->s & 127) << shift;
+        if (*p->s++ < 128)
+            return 0;
+    }
+    return -1;
+}
+
+/* Reads the next field: its number, and its value, a number or (for texts and messages) bytes. Returns 1,
+ * 0 at the end of the message, or -1 if it is not one. */
+static inline int bpe_proto_next(bpe_proto *p, int *field, uint64_t *number, bpe_proto *bytes)
+{
+    uint64_t key, size;
+    if (p->s == p->end)
+        return 0;
+    if (bpe_proto_number(p, &key) != 0 || key >> 3 > 1 << 20)
+        return -1;
+    *field = (int)(key >> 3);
+    *number = 0;
+    bytes->s = bytes->end = p->s;
+    if ((key & 7) == 0)
+        return bpe_proto_number(p, number) == 0 ? 1 : -1;
+    size = (key & 7) == 1 ? 8 : (key & 7) == 5 ? 4 : 0;
+    if (size == 0 && ((key & 7) != 2 || bpe_proto_number(p, &size) != 0))
+        return -1;
+    if (size > (uint64_t)(p->end - p->s))
+        return -1;
+    bytes->s = p->s;
+    bytes->end = p->s = p->s + size;
+    for (int i = 0; i < 4 && (key & 7) == 5; i++)
+        *number |= (uint64_t)bytes->s[i] << 8 * i;
+    return 1;
+}
+
+typedef struct {
+    bpe_list list;
+    int unigram, byte_fallback; /* of the trainer's settings */
+    int prefix, strips,
+        escapes;        /* add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces */
+    bpe_proto charsmap; /* the precompiled_charsmap */
+} bpe_spm;
+
+/* Reads the settings of the trainer (field 2 of the file) and the normalizer (field 3). */
+static inline int bpe_spm_settings(bpe_spm *m, json *d, int settings, bpe_proto p)
+{
+    uint64_t number;
+    bpe_proto bytes;
+    int field, status;
+    while ((status = bpe_proto_next(&p, &field, &number, &bytes)) > 0) {
+        if (settings == 3 && field == 2)
+            m->charsmap = bytes;
+        else if (settings == 3 && field >= 3 && field <= 5)
+            *(field == 3 ? &m->prefix : field == 4 ? &m->strips : &m->escapes) = number != 0;
+        else if (settings == 2 && field == 35)
+            m->byte_fallback = number != 0;
+        else if (settings == 2 && field >= 40 && field <= 42)
+            *(field == 40   ? &m->list.unk
+              : field == 41 ? &m->list.bos
+                            : &m->list.eos) = number < INT32_MAX ? (int32_t)number : -1;
+        else if (settings == 2 && field == 3 && number != 1 && number != 2)
+            return json_fail(d, 0, "model_type %.0f: expected 1 (Unigram) or 2 (BPE)",
+                             (double)number);
+        else if (settings == 2 && field == 3)
+            m->unigram = number == 1;
+        else if (settings == 2 && field == 24 && number != 0)
+            return json_fail(d, 0, "treat_whitespace_as_suffix is not supported; " BPE_SAVE_HINT);
+    }
+    return status == 0 ? 0 : json_fail(d, 0, "it is not a SentencePiece model, or it is cut off");
+}
+
+/* Reads a token: its text, score and type. */
+static inline int bpe_spm_token(bpe_listed *t, bpe_proto p)
+{
+    uint64_t number;
+    bpe_proto bytes;
+    int field, status;
+    t->type = BPE_TOKEN_NORMAL;
+    t->text = "";
+    while ((status = bpe_proto_next(&p, &field, &number, &bytes)) > 0) {
+        if (field == 1) {
+            t->text = (const char *)bytes.s;
+            t->size = (uint32_t)(bytes.end - bytes.s);
+        } else if (field == 2) {
+            const uint32_t bits = (uint32_t)number;
+            float score;
+            memcpy(&score, &bits, sizeof score);
+            t->score = (double)score;
+        } else if (field == 3) {
+            t->type = number <= BPE_TOKEN_BYTE ? (int)number : BPE_TOKEN_NORMAL;
+        }
+    }
+    return status;
+}
+
+/* Reads the whole file, n bytes. Returns 0, or -1 with d->error. */
+static inline int bpe_spm_read(bpe_spm *m, json *d, const char *file, size_t n)
+{
+    bpe_list *v = &m->list;
+    const bpe_proto all = { (const unsigned char *)file, (const unsigned char *)file + n };
+    size_t slots = 64;
+    for (int pass = 0; pass < 2; pass++) {
+        bpe_proto p = all, bytes;
+        uint64_t number;
+        int field, status;
+        v->count = 0;
+        while ((status = bpe_proto_next(&p, &field, &number, &bytes)) > 0) {
+            if (field == 1 && pass == 1 && bpe_spm_token(&v->tokens[v->count], bytes) != 0)
+                break;
+            v->count += field == 1;
+            if (v->count == 1 << 26)
+                return json_fail(d, 0, "it has more than %d tokens", v->count - 1);
+            if ((field == 2 || field == 3) && pass == 0 &&
+                bpe_spm_settings(m, d, field, bytes) != 0)
+                return -1;
+        }
+        if (status != 0 || v->count == 0)
+            return json_fail(d, 0, "it is not a SentencePiece model, or it is cut off");
+        while (slots < 2 * (size_t)v->count)
+            slots *= 2;
+        if (pass == 0) {
+            v->tokens = (bpe_listed *)calloc((size_t)v->count, sizeof *v->tokens);
+            v->slots = (uint32_t *)calloc(slots, sizeof *v->slots);
+            v->mask = (uint32_t)(slots - 1);
+        }
+        if (v->tokens == NULL || v->slots == NULL)
+            return json_fail(d, 0, "out of memory for %.0f tokens", (double)v->count);
+    }
+    for (int32_t i = 0; i < v->count; i++) {
+        const bpe_listed *t = &v->tokens[i];
+        uint32_t *slot = bpe_list_slot(v, t->text, t->size);
+        if (*slot != 0)
+            return json_fail(d, 0, "tokens %.0f and %.0f are equal", (double)(*slot - 1),
+                             (double)i);
+        *slot = (uint32_t)i + 1;
+        if (!(t->score > -1e30 && t->score < 1e30))
+            return json_fail(d, 0, "token %.0f: its score is not between -1e30 and 1e30",
+                             (double)i);
+    }
+    v->base = v->count;
+    if (v->unk < 0 || v->unk >= v->count)
+        return json_fail(d, 0, "unk_id %.0f: expected the id of a token", (double)v->unk);
+    return m->escapes ? 0 : json_fail(d, 0, "escape_whitespaces is off, which is not supported");
+}
+
+/* Appends n bytes in base64. */
+static inline void bpe_add_base64(json_buffer *out, const unsigned char *s, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        const uint32_t bits = (uint32_t)s[i] << 16 | (i + 1 < n ? (uint32_t)s[i + 1] << 8 : 0) |
+                              (i + 2 < n ? (uint32_t)s[i + 2] : 0);
+        const char four[4] = { digits[bits >> 18], digits[bits >> 12 & 63],
+                               i + 1 < n ? digits[bits >> 6 & 63] : '=',
+                               i + 2 < n ? digits[bits & 63] : '=' };
+        json_add(out, four, 4);
+    }
+}
+
+/* Writes the tokenizer.json of a model that was read. */
+static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
+{
+    bpe_list *v = &m->list;
+    json_buffer before = { NULL, 0, 0, 0 };
+    json_add_text(&v->out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    bpe_list_added(v);
+    if (begins || ends)
+        bpe_list_template(v, begins, ends);
+    if (m->charsmap.s < m->charsmap.end) {
+        json_add_text(&before, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
+        bpe_add_base64(&before, m->charsmap.s, (size_t)(m->charsmap.end - m->charsmap.s));
+        json_add_text(&before, "\"},");
+    }
+    if (m->strips)
+        json_add_text(&before, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +| +\\\\z\"},"
+                               "\"content\":\"\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+                               "\" {2,}\"},\"content\":\" \"},");
+    v->out.failed |= before.failed;
+    bpe_list_spaces(v, m->prefix, before.text != NULL ? before.text : "");
+    free(before.text);
+    if (m->unigram) {
+        char number[40];
+        json_add_text(&v->out, "\"model\":{\"type\":\"Unigram\",\"unk_id\":");
+        json_add_int(&v->out, v->unk);
+        json_add_text(&v->out, m->byte_fallback ? ",\"byte_fallback\":true,\n\"vocab\":["
+                                                : ",\"byte_fallback\":false,\n\"vocab\":[");
+        for (int32_t i = 0; i < v->count; i++) {
+            json_add_text(&v->out, i > 0 ? ",\n[" : "[");
+            json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
+            snprintf(number, sizeof number, ",%.17g]", v->tokens[i].score);
+            json_add_text(&v->out, number);
+        }
+    } else {
+        bpe_list_bpe(v, v->unk, m->byte_fallback, 0);
+        bpe_list_merges(v);
+    }
+    json_add_text(&v->out, "]}}\n");
+}
+
+/* Converts SentencePiece's tokenizer.model, a BPE or Unigram model, to the text of a tokenizer.json.
+ * `config` is the path of tokenizer_config.json, or NULL. It is read for tokenizer_class, which must be that
+ * of Llama or Gemma if it is there, add_bos_token and add_eos_token; by default a text begins with the
+ * model's bos token, and nothing ends it. Returns a text that the caller must free, and its *size, or NULL
+ * with d->error. */
+static inline char *bpe_spm_json(json *d, const char *path, const char *config, size_t *size)
+{
+    json in;
+    size_t n = 0;
+    bpe_spm m;
+    memset(&m, 0, sizeof m);
+    m.unigram = m.prefix = m.strips = m.escapes = m.list.bos = 1; /* SentencePiece's defaults */
+    m.list.eos = 2;
+    const char *file = json_read_text(&in, path, &n);
+    json_init(d, config != NULL ? config : path);
+    if (in.error[0])
+        memcpy(d->error, in.error, sizeof d->error);
+    else if (config != NULL)
+        json_read_file(d, config);
+    uint32_t name = json_find_nonnull(d, JSON_ROOT, "tokenizer_class");
+    uint32_t added = json_find_nonnull(d, JSON_ROOT, "added_tokens_decoder");
+    if (name && strncmp(json_text(d, name), "LlamaTokenizer", 14) != 0 &&
+        strncmp(json_text(d, name), "GemmaTokenizer", 14) != 0)
+        json_mismatch(
+            d, name,
+            "LlamaTokenizer or GemmaTokenizer, whose tokenizer.model is read; for others, " BPE_SAVE_HINT);
+    const int begins = json_bool(d, JSON_ROOT, "add_bos_token", m.list.bos >= 0);
+    const int ends = json_bool(d, JSON_ROOT, "add_eos_token", 0);
+    d->name = path;
+    if (!d->error[0] && bpe_spm_read(&m, d, file, n) == 0) {
+        for (uint32_t i = json_first(d, added); i != 0 && !d->error[0]; i = json_next(d, i))
+            if (strtol(json_text(d, i), NULL, 10) >= m.list.count)
+                json_fail(
+                    d, 0,
+                    "tokenizer_config.json adds token %.20s, but there are %.0f tokens; " BPE_SAVE_HINT,
+                    json_text(d, i), (double)m.list.count);
+        if ((begins && (m.list.bos < 0 || m.list.bos >= m.list.count)) ||
+            (ends && (m.list.eos < 0 || m.list.eos >= m.list.count)))
+            json_fail(d, 0,
+                      "the token that begins or ends a text is missing: set add_bos_token or "
+                      "add_eos_token to false in tokenizer_config.json");
+        if (!d->error[0])
+            bpe_spm_write(&m, begins, ends);
+    }
+    if (m.list.error[0])
+        json_fail(d, 0, "%s", m.list.error);
+    free(m.list.tokens);
+    free(m.list.slots);
+    free(m.list.merges);
+    json_free(&in);
+    return bpe_end_text(d, &m.list.out, size);
 }
 
 /* ---- vocab.txt -------------------------------------------------------------------------------- */

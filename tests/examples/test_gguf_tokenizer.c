@@ -229,8 +229,9 @@ static void test_kinds(void)
         { "smollm", { TEXT("ggml.pre", "refact"), BOOL("ggml.add_bos_token", 0) }, 2 },
         { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
     };
-    static const change retype = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
-    static const change filler = ITEM("ggml.token_type", 482, GGUF_TOKEN_USER); /* token 482, whose text is [PAD482] */
+    static const change retype = ITEM("ggml.token_type", 3, BPE_TOKEN_USER);
+    static const change filler =
+        ITEM("ggml.token_type", 482, BPE_TOKEN_USER); /* token 482, whose text is [PAD482] */
     const change spms[][3] = { { filler, DROP("none"), DROP("none") },
                                { retype, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
                                { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
@@ -415,7 +416,7 @@ static void test_refusals(void)
           "a text begins with the token of key tokenizer.ggml.bos_token_id, which is" },
         { NUMBER("ggml.add_bos_token", 1), "key tokenizer.ggml.add_bos_token: bool expected" },
     };
-    static char longest[GGUF_TOKEN_LONGEST + 2];
+    static char longest[BPE_TOKEN_LONGEST + 2];
     memset(longest, 'e', sizeof longest - 1);
     const struct {
         change c;

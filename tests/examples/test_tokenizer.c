@@ -388,9 +388,9 @@ static void check_folder(const char *folder)
 
 static void test_golden(void)
 {
-    static const char *const families[] = { "llama3",  "qwen2", "smollm2", "llama2",
-                                            "mistral", "gemma", "odd",     "prefix",
-                                            "bert",    "cased", "xlmr",    "t5",     "regex" };
+    static const char *const families[] = { "llama3", "qwen2", "smollm2", "llama2", "mistral",
+                                            "gemma",  "odd",   "prefix",  "bert",   "cased",
+                                            "xlmr",   "t5",    "regex",   "spm",    "spm_unigram" };
     bpe b, files;
     char path[64];
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
@@ -465,6 +465,70 @@ static void test_vocab(void)
     check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, "expected UTF-8, found byte 0xff");
     check_refused(bpe_read_vocab(&back, "build/none", NULL), &back, "build/none: cannot open");
     remove(SCRATCH ".vocab");
+}
+
+/* Changed files of SentencePiece, and settings that are not known, must be refused; a file that is cut off must be
+ * refused or have fewer tokens. */
+static void test_spm(void)
+{
+    static const char *const configs[][2] = {
+        { "{\"tokenizer_class\": \"XLMRobertaTokenizer\"}",
+          "tokenizer_class: expected LlamaTokenizer or GemmaTokenizer, whose tokenizer.model is read; for others, in "
+          "Python, AutoTokenizer" },
+        { "{\"added_tokens_decoder\": {\"480\": {\"content\": \"<pad>\"}}}",
+          "tokenizer_config.json adds token 480, but there are 480 tokens; in Python" },
+        { "{\"add_bos_token\": 1}", "add_bos_token: expected true or false" },
+        { "{", "expected a key in quotes" },
+    };
+    static const struct {
+        const char *bytes;
+        size_t size;
+        const char *error;
+    } files[] = {
+        { "", 0, "it is not a SentencePiece model, or it is cut off" },
+        { "\n", 1, "it is not a SentencePiece model, or it is cut off" },
+        { "\n\3\n\1a\13", 6, "it is not a SentencePiece model, or it is cut off" },
+        { "\n\3\n\1a\n\3\n\1a", 10, "tokens 0 and 1 are equal" },
+        { "\n\3\n\1a\n\3\n\1b\22\3\300\2\5", 15, "unk_id 5: expected the id of a token" },
+        { "\n\3\n\1a\22\2\30\3", 9, "model_type 3: expected 1 (Unigram) or 2 (BPE)" },
+        { "\n\3\n\1a\22\3\300\1\1", 10, "treat_whitespace_as_suffix is not supported; in Python" },
+        { "\n\3\n\1a\32\2\50\0", 9, "escape_whitespaces is off, which is not supported" },
+        { "\n\3\n\1a\n\3\n\1b\32\3\22\1A", 15,
+          "precompiled_charsmap: expected a map of SentencePiece" },
+        { "\n\10\n\1a\25\0\0\200\177\n\3\n\1b", 15,
+          "token 0: its score is not between -1e30 and 1e30" },
+        { "\n\3\n\1\377\n\3\n\1b", 10, "expected UTF-8, found byte 0xff" },
+        { "\n\3\n\1a", 5,
+          "the token that begins or ends a text is missing: set add_bos_token or add_eos_token" },
+    };
+    bpe b;
+    json d;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        put_file(SCRATCH, configs[i][0], strlen(configs[i][0]));
+        check_refused(bpe_read_spm(&b, GOLDEN "spm/tokenizer.model", SCRATCH), &b, configs[i][1]);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        put_file(SCRATCH, files[i].bytes, files[i].size);
+        check_refused(bpe_read_spm(&b, SCRATCH, NULL), &b, files[i].error);
+    }
+    static const char config[] = "{\"tokenizer_class\": \"LlamaTokenizerFast\", "
+                                 "\"add_bos_token\": false, \"add_eos_token\": true}";
+    put_file(SCRATCH ".config", config, sizeof config - 1);
+    CHECK_MSG(bpe_read_spm(&b, GOLDEN "spm/tokenizer.model", SCRATCH ".config") == 0, "%s",
+              b.error);
+    CHECK(b.prefix_count == 0 && b.suffix_count == 1 && b.suffix[0] == 2 && b.count == 480);
+    bpe_free(&b);
+    remove(SCRATCH ".config");
+    const char *s = json_read_text(&d, GOLDEN "spm/tokenizer.model", &n);
+    for (size_t cut = 0; cut < n; cut += 97) {
+        put_file(SCRATCH, s, cut);
+        const int status = bpe_read_spm(&b, SCRATCH, NULL);
+        CHECK(status == 0 ? b.count < 480 : b.error[0] != 0);
+        if (status == 0)
+            bpe_free(&b);
+    }
+    json_free(&d);
 }
 
 /* Each expression must be refused, with this reason. */
@@ -1015,9 +1079,8 @@ static void test_refusals(void)
     put_file(SCRATCH "d/tekken.json", "{}", 2);
     check_refused(bpe_open(&b, SCRATCH "d"), &b, "; tekken.json, Mistral's own, is not read: ");
     put_file(SCRATCH "d/tokenizer.model", "\n", 1);
-    check_refused(
-        bpe_open(&b, SCRATCH "d"), &b,
-        "; tokenizer.model alone, SentencePiece's, is not read: in Python, AutoTokenizer");
+    check_refused(bpe_open(&b, SCRATCH "d"), &b,
+                  "it is not a SentencePiece model, or it is cut off");
     remove(SCRATCH "d/tekken.json");
     remove(SCRATCH "d/tokenizer.model");
     rmdir(SCRATCH "d");
@@ -1151,7 +1214,7 @@ static void test_family_allocations(void)
 /* Runs every function that allocates, with allocation number 1, 2, .. failing, until no allocation fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, VOCAB, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
+    enum { JSON, FILES, VOCAB, SPM, SPM2, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
         texts[0][i + 3] = " the"[i % 4]; /* short words, which the tokenizer caches */
@@ -1175,8 +1238,13 @@ static void test_allocations(void)
                          : what == FILES
                              ? bpe_read_files(&b, GOLDEN "vocab.json", GOLDEN "merges.txt")
                          : what == VOCAB ? bpe_read_vocab(&b, SCRATCH ".vocab", SCRATCH ".config")
-                         : what == BIN   ? bpe_read_bin(SCRATCH, 65536, &t)
-                                         : bpe_encode(&b, s, strlen(s), 1, &t);
+                         : what == SPM || what == SPM2
+                             ? bpe_read_spm(&b,
+                                            what == SPM ? GOLDEN "spm/tokenizer.model"
+                                                        : GOLDEN "spm_unigram/tokenizer.model",
+                                            SCRATCH ".config")
+                         : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
+                                       : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
             fail_at = 0;
             const char *error = what < BIN ? b.error : t.error;
@@ -1230,6 +1298,7 @@ int main(int argc, char **argv)
     test_json_lines();
     test_golden();
     test_vocab();
+    test_spm();
     test_regex();
     test_words();
     test_pieces();

@@ -109,7 +109,7 @@ static void try_all(bpe *b, int failed, const char *text, size_t n, uint64_t cho
     bpe_free(b);
 }
 
-static const char *const others[] = { "vocab.txt" };
+static const char *const others[] = { "vocab.txt", "tokenizer.model" };
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
@@ -122,12 +122,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         const int failed = bpe_open(&b, memfs_folder(chosen / 32768)) != 0;
         memfs_end();
         try_all(&b, failed, p.at[2], p.size[2], chosen);
-    } else if (p.count == 4) {
+    } else if (p.count >= 4) {
         char name[32] = { 0 };
         memcpy(name, p.at[0], p.size[0] < sizeof name ? p.size[0] : sizeof name - 1);
         for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
             if (strcmp(name, others[i]) == 0)
-                memfs_put(name, p.at[3], p.size[3]);
+                memfs_put(name, p.at[3], (size_t)((const char *)bytes + size - p.at[3]));
         if (p.size[1] > 0)
             memfs_put("tokenizer_config.json", p.at[1], p.size[1]);
         const int failed = bpe_open(&b, memfs_folder(chosen / 32768)) != 0;
@@ -198,6 +198,14 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     reader_add_part(&s, said, sizeof said - 1);
     reader_add_part(&s, vocab, sizeof vocab - 1);
     reader_end_seed(&s, "vocab");
+    for (int i = 0; i < 2; i++) {
+        reader_add_part(&s, "tokenizer.model", 15);
+        reader_add_part(&s, "", 0);
+        reader_add_part(&s, said, sizeof said - 1);
+        reader_add_file(&s, i == 0 ? "tests/golden/tokenizer/spm/tokenizer.model"
+                                   : "tests/golden/tokenizer/spm_unigram/tokenizer.model");
+        reader_end_seed(&s, i == 0 ? "spm" : "spm_unigram");
+    }
     exit(0);
 }
 

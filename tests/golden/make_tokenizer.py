@@ -18,11 +18,13 @@ A line of cases.jsonl is one of
     {"composed": N, "hash": ..}     code points that NFC changes; FNV-1a of the code points that each becomes"""
 import base64
 import collections
+import io
 import json
 import math
 import os
 import random
 import sys
+import sentencepiece
 from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
@@ -500,6 +502,42 @@ def put_design(folder, made, count):
             line({"decode": ids, "text": of.decode(ids, skip_special_tokens=False)})
 
 
+def put_model(name, options, rules):
+    """Writes a tokenizer.model of sentencepiece (0.2.3 was used), and the tokens of sentencepiece itself, or with
+    `rules` (normalization) those of its conversion by transformers (5.24), whose normalizer differs a little."""
+    from transformers.convert_slow_tokenizer import SpmConverter, import_protobuf
+    folder, model = f"{HERE}/{name}", io.BytesIO()
+    os.makedirs(folder, exist_ok=True)
+    if rules:
+        with open(HERE + "/rules.tsv", "w", encoding="utf-8") as out:
+            for one, other in rules.items():
+                out.write(" ".join(f"{ord(c):X}" for c in one) + "\t" + " ".join(f"{ord(c):X}" for c in other) + "\n")
+        options |= {"normalization_rule_tsv": HERE + "/rules.tsv"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.replace("\r", " ").split("\n")), model_writer=model, minloglevel=2, **options)
+    if rules:
+        os.remove(HERE + "/rules.tsv")
+    with open(folder + "/tokenizer.model", "wb") as out:
+        out.write(model.getvalue())
+    proto = import_protobuf().ModelProto.FromString(model.getvalue())
+    package = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    made = rules and SpmConverter.build_tokenizer_from_spm_proto(
+        proto, [(piece.piece, piece.score) for piece in proto.pieces])
+    random.seed(20)
+    with open(folder + "/cases.jsonl", "w", encoding="utf-8") as out:
+        for i in range(170):
+            text = ["", " ", "a", TEXT[:300]][i] if i < 4 else hostile(["x"]).decode("utf-8", errors="replace")
+            if "<unk>" in text or "<0x" in text:  # sentencepiece does not search for these
+                continue
+            ids = made.encode(text).ids if rules else package.encode(text)
+            case = {"text": text, "ids": ids} | ({"template": [1] + ids} if i % 10 == 0 else {})
+            out.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")) + "\n")
+            if i % 10 == 1:
+                back = made.decode(ids, skip_special_tokens=False) if rules else package.decode(ids)
+                case = {"decode": ids, "text": back.replace(" \u2047 ", "<unk>")}
+                out.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 if len(sys.argv) > 2:
     random.seed(int(sys.argv[3]) if len(sys.argv) > 3 else None)
     for name, made in families.items():
@@ -507,6 +545,10 @@ if len(sys.argv) > 2:
     for k in range(40):
         put_design(f"{sys.argv[1]}/random{k}", random_design(), int(sys.argv[2]))
 else:
+    put_model("spm", {"model_type": "bpe", "vocab_size": 480, "byte_fallback": True, "normalization_rule_name": "identity",
+                      "remove_extra_whitespaces": False, "character_coverage": 0.98}, None)
+    put_model("spm_unigram", {"model_type": "unigram", "vocab_size": 400, "hard_vocab_limit": False, "character_coverage": 0.98, "num_threads": 1},
+              {"T": "t", "A": "a", "\t": " ", "\n": " ", "\u00a0": " ", "½": "1/2"})
     random.seed(32)
     for name, made in families.items():
         put_design(HERE + "/" + name, made, 118)
