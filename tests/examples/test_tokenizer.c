@@ -1088,6 +1088,21 @@ static void test_refusals(void)
     CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
     bpe_free(&b);
 
+    /* RoBERTa's vocab.json has other special tokens, which it does not name either. */
+    static const char roberta[] =
+        "{\"<s>\":0,\"<pad>\":1,\"</s>\":2,\"<unk>\":3,\"a\":4,\"<mask>\":5,\"\xc4\xa0\":6}";
+    static const int32_t expected[] = { 0, 4, 5, 6, 4, 1, 2 };
+    bpe_tokens t = { NULL, 0, 0, "" };
+    put_file(SCRATCH, roberta, sizeof roberta - 1);
+    put_file(SCRATCH ".merges", "#version: 0.2\n", 14);
+    CHECK_MSG(bpe_read_files(&b, SCRATCH, SCRATCH ".merges") == 0, "%s", b.error);
+    CHECK(bpe_encode(&b, "a <mask> a<pad>", 15, BPE_SPECIALS | BPE_TEMPLATE, &t) == 0 &&
+          t.count == 7);
+    CHECK(t.count == 7 && memcmp(t.ids, expected, sizeof expected) == 0);
+    bpe_tokens_free(&t);
+    bpe_free(&b);
+    remove(SCRATCH ".merges");
+
     /* A template that adds no token is valid. */
     put_edited(
         GOLDEN "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
