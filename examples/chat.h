@@ -1,5 +1,5 @@
 /* chat.h - renders chats as a model's chat template does, as text and as tokens. To copy, with
- * tokenizer.h, json.h and unicode.h.
+ * tokenizer.h, the headers that it includes, and json.h.
  *
  *     chat c;
  *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // the template of this model's folder

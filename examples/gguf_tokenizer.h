@@ -1,5 +1,5 @@
 /* gguf_tokenizer.h - reads the tokenizer and the chat template of a GGUF file. To copy, with
- * gguf.h, tokenizer.h, chat.h, json.h and unicode.h.
+ * gguf.h, chat.h, and tokenizer.h with the headers that it includes.
  *
  *     gguf g;
  *     bpe b;

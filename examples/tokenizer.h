@@ -1390,11 +1390,38 @@ static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
     return json_parse(&l.d, text, n) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
-/* Reads a tokenizer from vocab.json and merges.txt, the older format of GPT-2, whose only special
- * token is <|endoftext|>. Returns 0, or -1 with b->error and nothing to free. */
+/* Adds the special tokens of vocab.json, which that file does not name: GPT-2's <|endoftext|>, or, if
+ * there is a <mask>, RoBERTa's, of which <s> and </s> are added before and after a text. */
+static inline void bpe_load_specials(bpe_loader *l)
+{
+    static const char *const names[] = {
+        "<|endoftext|>", "<mask>", "<s>", "<pad>", "</s>", "<unk>"
+    };
+    bpe *b = l->b;
+    const int roberta =
+        bpe_find(l, "<mask>", 6) >= 0 && bpe_find(l, "<s>", 3) >= 0 && bpe_find(l, "</s>", 4) >= 0;
+    free(b->added[0]);
+    b->added[0] = (bpe_added *)bpe_array(&l->d, 6, sizeof *b->added[0]);
+    for (int i = roberta; i < (roberta ? 6 : 1) && !l->d.error[0]; i++) {
+        const size_t n = strlen(names[i]);
+        const bpe_added special = {
+            names[i], n, bpe_find(l, names[i], n), 1, roberta && i == 1, 0, names[i], n, NULL
+        };
+        if (special.id >= 0)
+            b->added[0][b->added_count[0]++] = special;
+    }
+    if (roberta) {
+        b->prefix[b->prefix_count++] = bpe_find(l, "<s>", 3);
+        b->suffix[b->suffix_count++] = bpe_find(l, "</s>", 4);
+    }
+    if (!l->d.error[0])
+        bpe_sort_added(b);
+}
+
+/* Reads a tokenizer from vocab.json and merges.txt, the older format of GPT-2 and RoBERTa. Returns 0, or
+ * -1 with b->error and nothing to free. */
 static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *merges)
 {
-    static const char end[] = "<|endoftext|>";
     bpe_loader l;
     bpe_init_loader(&l, b);
     b->byte_level = 1;
@@ -1404,14 +1431,8 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     if (!l.d.error[0] && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
         json_mismatch(&l.d, JSON_ROOT, "an object of tokens and their ids");
     if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
-        bpe_load_merges_text(&l, merges) == 0) {
-        const size_t n = sizeof end - 1;
-        bpe_added special = { end, n, bpe_find(&l, end, n), 1, 0, 0, end, n, NULL };
-        if (special.id >= 0)
-            /* bpe_array has allocated space for this token */
-            b->added[0][b->added_count[0]++] = special;
-        bpe_sort_added(b);
-    }
+        bpe_load_merges_text(&l, merges) == 0)
+        bpe_load_specials(&l);
     return bpe_load_end(&l);
 }
 

@@ -512,10 +512,9 @@ static void test_spm(void)
         put_file(SCRATCH, files[i].bytes, files[i].size);
         check_refused(bpe_read_spm(&b, SCRATCH, NULL), &b, files[i].error);
     }
-    put_file(
-        SCRATCH ".config",
-        "{\"tokenizer_class\": \"LlamaTokenizerFast\", \"add_bos_token\": false, \"add_eos_token\": true}",
-        84);
+    static const char config[] = "{\"tokenizer_class\": \"LlamaTokenizerFast\", "
+                                 "\"add_bos_token\": false, \"add_eos_token\": true}";
+    put_file(SCRATCH ".config", config, sizeof config - 1);
     CHECK_MSG(bpe_read_spm(&b, GOLDEN "spm/tokenizer.model", SCRATCH ".config") == 0, "%s",
               b.error);
     CHECK(b.prefix_count == 0 && b.suffix_count == 1 && b.suffix[0] == 2 && b.count == 480);
@@ -1088,6 +1087,21 @@ static void test_refusals(void)
     put_edited(GOLDEN "tokenizer.json", "\"content\":\"<|user|>\"", "\"content\":\"\"");
     CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
     bpe_free(&b);
+
+    /* RoBERTa's vocab.json has other special tokens, which it does not name either. */
+    static const char roberta[] =
+        "{\"<s>\":0,\"<pad>\":1,\"</s>\":2,\"<unk>\":3,\"a\":4,\"<mask>\":5,\"\xc4\xa0\":6}";
+    static const int32_t expected[] = { 0, 4, 5, 6, 4, 1, 2 };
+    bpe_tokens t = { NULL, 0, 0, "" };
+    put_file(SCRATCH, roberta, sizeof roberta - 1);
+    put_file(SCRATCH ".merges", "#version: 0.2\n", 14);
+    CHECK_MSG(bpe_read_files(&b, SCRATCH, SCRATCH ".merges") == 0, "%s", b.error);
+    CHECK(bpe_encode(&b, "a <mask> a<pad>", 15, BPE_SPECIALS | BPE_TEMPLATE, &t) == 0 &&
+          t.count == 7);
+    CHECK(t.count == 7 && memcmp(t.ids, expected, sizeof expected) == 0);
+    bpe_tokens_free(&t);
+    bpe_free(&b);
+    remove(SCRATCH ".merges");
 
     /* A template that adds no token is valid. */
     put_edited(
