@@ -37,14 +37,16 @@ typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_ups
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
 /* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
- * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
+ * channels, 2 values or more; gain, bias (C) or NULL; an epsilon of 0 selects 1e-5. groups = C:
+ * instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* Batch norm: (x - m) * rsqrt(v + 1e-5) * gain + bias for each channel; m and v are measured over
+                                        gckpt_tensor *bias, float epsilon);
+/* Batch norm: (x - m) * rsqrt(v + epsilon) * gain + bias for each channel; m and v are measured over
  * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
  * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
  * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
- * training step updates them (with the unbiased variance). Ioffe & Szegedy 2015. */
+ * training step updates them (with the unbiased variance). An epsilon of 0 selects 1e-5; Keras has
+ * 1e-3. Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
+                                        gckpt_tensor *mean, gckpt_tensor *variance, float epsilon);
 #endif /* GCKPT_NO_IMAGES */

@@ -43,11 +43,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 }
 
 /* ---- images/channels.c ---- */
-typedef struct {
-    int groups;     /* 0 means batchnorm */
-    int gain, bias; /* index of the input; 0 means none */
-} gckpti_channel_norm;
-
 typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* one value per channel, as in all arrays below */

@@ -290,9 +290,14 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias; /* gain, bias: index of the input; 0 means none */
-    float epsilon;          /* omitted if it is 1e-5 */
+    int center;     /* nonzero for layernorm; groupnorm: the number of groups; else 0 */
+    int gain, bias; /* index of the input; 0 means none */
+    float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;
+
+/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                        gckpti_norm o, float epsilon);
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {

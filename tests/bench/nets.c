@@ -67,7 +67,7 @@ static T *batchnorm(T *x)
         running[i] = gckpt_running(r.graph, name[i], gckpt_shape1(last(x)),
                                    (gckpt_init){ 0, 0, (float)i }, 0.1f);
     }
-    return gckpt_batchnorm(x, gain, bias, running[0], running[1]);
+    return gckpt_batchnorm(x, gain, bias, running[0], running[1], 0);
 }
 
 static T *layernorm(T *x)
@@ -79,7 +79,7 @@ static T *layernorm(T *x)
 static T *groupnorm(T *x, int groups)
 {
     T *gain = vector(last(x), 1);
-    return gckpt_groupnorm(x, groups, gain, vector(last(x), 0));
+    return gckpt_groupnorm(x, groups, gain, vector(last(x), 0), 0);
 }
 
 static T *lstm(T *x, int64_t hidden)

@@ -98,12 +98,12 @@ static T *op(int i)
     OP("upsample", gckpt_upsample(in4(8, 16, 16, 32), 32, 32, GCKPT_BILINEAR))
     OP("upsample nearest 3", gckpt_upsample(in4(8, 32, 32, 3), 64, 64, GCKPT_NEAREST))
     OP("global_average_pool", gckpt_global_average_pool(in4(8, 32, 32, 32)))
-    OP("groupnorm", gckpt_groupnorm(in4(8, 16, 16, 64), 8, p1(64), p1(64)))
-    OP("instance norm", gckpt_groupnorm(in4(8, 16, 16, 64), 64, p1(64), p1(64)))
+    OP("groupnorm", gckpt_groupnorm(in4(8, 16, 16, 64), 8, p1(64), p1(64), 0))
+    OP("instance norm", gckpt_groupnorm(in4(8, 16, 16, 64), 64, p1(64), p1(64), 0))
     OP("batchnorm",
-       gckpt_batchnorm(in4(8, 16, 16, 64), p1(64), p1(64), measured(64, 0), measured(64, 1)))
+       gckpt_batchnorm(in4(8, 16, 16, 64), p1(64), p1(64), measured(64, 0), measured(64, 1), 0))
     OP("batchnorm 3",
-       gckpt_batchnorm(in4(8, 64, 64, 3), p1(3), p1(3), measured(3, 0), measured(3, 1)))
+       gckpt_batchnorm(in4(8, 64, 64, 3), p1(3), p1(3), measured(3, 0), measured(3, 1), 0))
 #endif
 #ifndef GCKPT_NO_RECURRENT
     OP("gru", gckpt_gru(in3(16, 16, 32), p2(32, 192), p1(192), p2(64, 192), p1(192), NULL))

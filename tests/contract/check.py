@@ -260,7 +260,7 @@ class Draw:
         gain, bias = (self.weight(2) if self.chance(50) else -1 for _ in range(2))
         if k == 2:
             groups = int(self.r.integers(1, 3)) if t * c > 2 else 1  # groupnorm refuses groups with a single value
-            y, p = self.op("groupnorm", [i, gain, bias], groups), (t, c // 2, 2)
+            y, p = self.op("groupnorm", [i, gain, bias], groups, F(1e-5 if t % 2 else 1e-3)), (t, c // 2, 2)
         elif k == 3:
             name = "max_pool" if self.chance(50) else "average_pool"
             y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
@@ -300,7 +300,7 @@ class Draw:
         gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))
         mean = self.net.running(self.normal(c), F(0.1))
         variance = self.net.running(np.abs(self.normal(c)), F(0.25))
-        self.made(self.op("batchnorm", [x, gain, bias, mean, variance]), s)
+        self.made(self.op("batchnorm", [x, gain, bias, mean, variance], F(1e-3 if c % 3 else 1e-5)), s)
 
     def grow_upsample(self, x, s):
         if len(s) != 2 or s[1] % 2 or s[0] * s[1] > SMALL // 8:

@@ -210,10 +210,12 @@ static T build(const char *name, const T *x, int n)
         return gckpt_layernorm(x[0], x[1], x[2], real());
     if (!strcmp(name, "rmsnorm"))
         return gckpt_rmsnorm(x[0], x[1], real());
-    if (!strcmp(name, "groupnorm"))
-        return gckpt_groupnorm(x[0], whole(), x[1], x[2]);
+    if (!strcmp(name, "groupnorm")) {
+        const int groups = whole();
+        return gckpt_groupnorm(x[0], groups, x[1], x[2], real());
+    }
     if (!strcmp(name, "batchnorm"))
-        return gckpt_batchnorm(x[0], x[1], x[2], x[3], x[4]);
+        return gckpt_batchnorm(x[0], x[1], x[2], x[3], x[4], real());
     if (!strcmp(name, "leaky_relu"))
         return gckpt_leaky_relu(x[0], real());
     if (!strcmp(name, "scale"))

@@ -247,11 +247,14 @@ def norms():
             ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)), (2, 4, 3, 3)),
             ("average_1d", "average_pool", [(line, "x")], window((0, 2)), (2, 3, 4)),
             ("global", "global_average_pool", [(image, "x")], (), (2, 3)),
-            ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2,), eight.shape),
-            ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3,), (3, 4, 6)),
-            ("group_none", "groupnorm", [(numbers(19, (3, 40)), "x"), None, None], (1,), (3, 40)),
-            ("batch", "batchnorm", [(eight, "x"), gain(8), bias(8)] + running(8), (), eight.shape),
-            ("batch_none", "batchnorm", [(numbers(19, (6, 4)), "x"), None, None] + running(4), (), (6, 4))))
+            ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2, F(1e-5)), eight.shape),
+            ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3, F(1e-5)), (3, 4, 6)),
+            ("group_none", "groupnorm", [(numbers(19, (3, 40)), "x"), None, None], (1, F(1e-5)), (3, 40)),
+            ("batch", "batchnorm", [(eight, "x"), gain(8), bias(8)] + running(8), (F(1e-5),), eight.shape),
+            ("batch_none", "batchnorm", [(numbers(19, (6, 4)), "x"), None, None] + running(4), (F(1e-5),), (6, 4)),
+            ("group_eps", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), gain(6), bias(6)], (2, F(1e-6)), (3, 4, 6)),
+            ("batch_eps", "batchnorm", [(numbers(19, (6, 4)), "x"), gain(4), bias(4)] + running(4), (F(1e-3),),
+             (6, 4))))
 
 
 def convolutions():

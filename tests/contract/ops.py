@@ -1026,7 +1026,7 @@ class Groupnorm:
         first = np.repeat(by_groups(x[:, 0], groups)[..., 0], x.shape[2] // groups, 1)[:, None]
         m = first + Groupnorm.over(x - first, groups) / n
         d = x - m
-        r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + F(1e-5))
+        r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + c.a[1])
         h = d * r
         c.saved = {"h": h, "r": r}
         gain, bias = c.x[1], c.x[2]
@@ -1193,7 +1193,7 @@ class Batchnorm:
             m = first + place_sums(x - first)[:, None] / n
             d = x - m
             v = place_sums(rounded(d, d))[:, None] / n
-            r = F(1) / np.sqrt(v + F(1e-5))
+            r = F(1) / np.sqrt(v + c.a[0])
             h = d * r
             gain, bias = c.x[1], c.x[2]
             if gain is None:

@@ -1094,7 +1094,8 @@ static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels,
 static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
 {
     int first = groups ? 1 : 3;
-    gckpti_channel_norm o = { groups, kind & 1 ? first : 0, kind & 2 ? first + (kind & 1) : 0 };
+    gckpti_norm o = { groups, kind & 1 ? first : 0, kind & 2 ? first + (kind & 1) : 0,
+                      random_in(0, 2) ? 0.0f : 0.25f };
     int64_t n = groups ? groups * m : m;
     problem p = { .op = groups ? &gckpti_op_groupnorm : &gckpti_op_batchnorm,
                   .attributes = &o,

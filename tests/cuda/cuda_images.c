@@ -168,7 +168,7 @@ static void channels(void)
     const int batch = chance(50), gain = chance(60), bias = chance(60), first = batch ? 3 : 1;
     static const int sizes[] = { 1, 2, 3, 8, 16, 31, 32, 33, 40, 64, 65 };
     const int groups = batch ? 0 : 1 + (int)below(4);
-    gckpti_channel_norm o = { groups, gain ? first : 0, bias ? first + gain : 0 };
+    gckpti_norm o = { groups, gain ? first : 0, bias ? first + gain : 0, chance(30) ? 0.25f : 0 };
     const gckpt_op *op = batch ? &gckpti_op_batchnorm : &gckpti_op_groupnorm;
     gckpt_call c = new_call(&o, first + gain + bias);
     const int64_t n = sizes[below(11)] * (batch ? 1 : groups);
@@ -327,9 +327,9 @@ static gckpt_tensor *normed(const net *o, gckpt_tensor *x, const char *name)
     const gckpt_shape c = gckpt_shape1(x->shape.d[x->shape.n - 1]);
     gckpt_tensor *gain = weight(of[0], c, 1), *bias = weight(of[1], c, 0);
     if (o->norm)
-        return gckpt_groupnorm(x, 2, gain, bias);
+        return gckpt_groupnorm(x, 2, gain, bias, 0);
     return gckpt_batchnorm(x, gain, bias, gckpt_running(graph, of[2], c, zero, 0.1f),
-                           gckpt_running(graph, of[3], c, one, 0.1f));
+                           gckpt_running(graph, of[3], c, one, 0.1f), 0);
 }
 
 /* Builds a small ResNet with all kinds of convolutions and pools: a first convolution, then blocks, one of which halves

@@ -19,7 +19,7 @@ static gckpt_graph *small_net(gckpt_store *s, gckpt_term *term)
     h = gckpt_batchnorm(h, gckpt_param(g, "bn.weight", gckpt_shape1(16), one),
                         gckpt_param(g, "bn.bias", gckpt_shape1(16), none),
                         gckpt_running(g, "bn.running_mean", gckpt_shape1(16), none, 0.1f),
-                        gckpt_running(g, "bn.running_var", gckpt_shape1(16), one, 0.1f));
+                        gckpt_running(g, "bn.running_var", gckpt_shape1(16), one, 0.1f), 0);
     h = gckpt_global_average_pool(gckpt_relu(h));
     for (int i = 0; i < 12; i++) {
         char name[32];

@@ -385,7 +385,7 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         w = gckpt_running(n->g, bias ? "m0" : "m1", gckpt_shape1(c), zero, b->odd ? real(b) : 0.1f);
         v = gckpt_running(n->g, bias ? "v0" : "v1", gckpt_shape1(c), one, 0.1f);
         return gckpt_batchnorm(x, choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w,
-                               v);
+                               v, 0);
     }
 }
 static T *net_image(fuzz_net *n, bytes *b, T *x)
@@ -423,7 +423,7 @@ static T *net_image(fuzz_net *n, bytes *b, T *x)
         return choose(b, 2)
                    ? gckpt_global_average_pool(x)
                    : gckpt_groupnorm(x, groups,
-                                     choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
+                                     choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, 0);
     }
 }
 static T *net_pair(fuzz_net *n, bytes *b, T *x)

@@ -55,6 +55,9 @@ case("group_bias", leaf(numbers(19, 3, 4, 6)), lambda x, b: F.group_norm(x, 3, N
 case("group_none", leaf(numbers(19, 3, 40)), lambda x: F.group_norm(x, 1))
 case("batch", leaf(numbers(19, 2, 5, 6, 8)),
      lambda x, g, b: F.batch_norm(x, None, None, g, b, training=True), gain(8), bias(8))
+case("group_eps", leaf(numbers(19, 3, 4, 6)), lambda x, g, b: F.group_norm(x, 2, g, b, 1e-6), gain(6), bias(6))
+case("batch_eps", leaf(numbers(19, 6, 4)),
+     lambda x, g, b: F.batch_norm(x, None, None, g, b, training=True, eps=1e-3), gain(4), bias(4))
 case("batch_none", leaf(numbers(19, 6, 4)), lambda x: F.batch_norm(x, None, None, training=True))
 
 # Three steps of SGD with a net of two batch norms; a step has 6 rows, in micro-batches of 4 and 2. Running statistics

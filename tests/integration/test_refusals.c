@@ -751,11 +751,11 @@ static void one_by_one(void)
     REFUSED(E_A, "upsample: 4294967299 x 3", gckpt_upsample(f4(1, 2, 2, 1), far + 3, 3, GCKPT_NEAREST));
     REFUSED(E_A, "upsample: 3 x 0", gckpt_upsample(f4(1, 2, 2, 1), 3, 0, GCKPT_NEAREST));
     REFUSED(E_A, "running \"\": momentum 2 must be", gckpt_running(g, NULL, gckpt_shape1(2), ones(), 2));
-    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [4,1]", gckpt_groupnorm(f2(2, 4), 2, f2(4, 1), NULL));
+    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [4,1]", gckpt_groupnorm(f2(2, 4), 2, f2(4, 1), NULL, 0));
     REFUSED(E_S, "batchnorm: x [2,4] needs a variance of [4], not [5]",
             gckpt_batchnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 4)), NULL, NULL,
                             gckpt_running(g, "mean", gckpt_shape1(4), ones(), 0.1f),
-                            gckpt_running(g, "variance", gckpt_shape1(5), ones(), 0.1f)));
+                            gckpt_running(g, "variance", gckpt_shape1(5), ones(), 0.1f), 0));
     REFUSED(E_S, "gru: x wx [4,2,15] and wh [5,15,1]",
             gckpt_gru(f3(4, 2, 3), f2(3, 15), NULL, f3(5, 15, 1), NULL, NULL));
     REFUSED(E_A, "linear: input 0 is NULL", gckpt_lstm(NULL, f2(3, 20), f2(5, 20), NULL, f2(4, 5), NULL));

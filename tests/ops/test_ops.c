@@ -286,7 +286,7 @@ static pair rmsnorm(pair x, pair gain)
 }
 static pair groupnorm(pair x, int groups, pair gain, pair bias)
 {
-    return both(gckpt_groupnorm(x.t, groups, gain.t, bias.t),
+    return both(gckpt_groupnorm(x.t, groups, gain.t, bias.t, 0),
                 ref_groupnorm(x.r, groups, gain.r, bias.r));
 }
 static pair batchnorm(pair x, pair gain, pair bias)
@@ -299,7 +299,7 @@ static pair batchnorm(pair x, pair gain, pair bias)
         mean = gckpt_running(g, "mean", c, zero, 0.1f);
         variance = gckpt_running(g, "variance", c, zero, 0.1f);
     }
-    return both(gckpt_batchnorm(x.t, gain.t, bias.t, mean, variance),
+    return both(gckpt_batchnorm(x.t, gain.t, bias.t, mean, variance, 0),
                 ref_groupnorm(x.r, 0, gain.r, bias.r));
 }
 static pair pool(pair x, const gckpt_window *w, int average)
