@@ -527,7 +527,9 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
             const int64_t n = s.d[s.n - 3 + i];
             o = 1 + (int64_t)below(3), w.size[i] = (int)(i || s.n == 4 ? o < n ? o : n : 1);
             w.stride[i] = (int)below(3), w.padding[i] = (int)below(w.size[i]);
+            w.dilation[i] = chance(30) && (w.size[i] - 1) * 2 < n ? 2 : 0;
         }
+        w.ceil = chance(30), w.exclude_padding = !b && chance(30);
         return note(b ? B(max_pool)(x, &w) : B(average_pool)(x, &w), x);
     case 37:
         if (s.n > 2 && chance(30))
@@ -542,7 +544,7 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
             values *= s.d[i];
         if (values == o) /* groupnorm refuses groups of one value */
             return NULL;
-        return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
+        return note3(B(groupnorm)(x, (int)o, y, z, chance(50) ? 1e-3f : 0), x, y, z);
     case 38: /* batch norm mixes rows; its running statistics are not trained */
         if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
             return NULL; /* batch norm needs two values per channel, which a micro-batch of one row would not have */
@@ -550,7 +552,7 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
         y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';
         z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
-        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
+        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z, 0), x, y, z);
     default: /* upsampling; an x with two or three axes becomes an image first */
         if (s.n > 4)
             return NULL;

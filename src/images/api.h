@@ -9,6 +9,8 @@ typedef struct {
     int dilation[2];       /* distance between neighbours within a window; default 1 */
     int groups;            /* convolutions: groups of channels (I: depthwise); default 1 */
     int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
+    int ceil;              /* pools: if nonzero, the last window may end after the padding */
+    int exclude_padding;   /* average_pool: if nonzero, means are of elements of x alone */
 } gckpt_window;
 /* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
  * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
@@ -26,8 +28,10 @@ GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w
                                                 gckpt_tensor *bias, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
-/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C). max: the maximum of each window, NaN if one
- * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
+/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C), P = (H + 2 padding - dilation (size - 1) -
+ * 1) / stride + 1, rounded down or, with ceil, up unless the last window then begins after x. max:
+ * the maximum of each window, NaN if one is; the first maximum gets the gradient. average: the
+ * mean, counting zeros of the padding unless exclude_padding is set. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* Resizes images (B,H,W,C) -> (B,height,width,C): GCKPT_NEAREST takes the nearest pixel (rounded

@@ -263,7 +263,11 @@ class Draw:
             y, p = self.op("groupnorm", [i, gain, bias], groups, F(1e-5 if t % 2 else 1e-3)), (t, c // 2, 2)
         elif k == 3:
             name = "max_pool" if self.chance(50) else "average_pool"
-            y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
+            if t % 2 or t < 4:
+                y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0)), 0, 0), (t + 1, c // 2, 2)
+            else:  # taps 2 apart; the last of the windows, 3 apart, may end after the padding
+                window = self.window((2, 1), (3, 1), (1, 0), (2, 1))
+                y, p = self.op(name, [i], *window, 1, int(name[0] == "a" and c > 2)), (-(-(t - 1) // 3) + 1, c // 2, 2)
         elif k == 4:
             y, p = self.op("global_average_pool", [i]), (2,)
         elif k == 5:

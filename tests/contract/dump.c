@@ -131,7 +131,7 @@ static T keep(T t)
 }
 static gckpt_window window(void)
 {
-    gckpt_window w = { { 0 }, { 0 }, { 0 }, { 0 }, 0, { 0 } };
+    gckpt_window w = { { 0 }, { 0 }, { 0 }, { 0 }, 0, { 0 }, 0, 0 };
     for (int i = 0; i < 2; i++) {
         w.size[i] = whole(), w.stride[i] = whole(), w.padding[i] = whole();
         w.dilation[i] = whole(), w.output_padding[i] = whole();
@@ -203,7 +203,8 @@ static T build(const char *name, const T *x, int n)
             return windows[i].make(x[0], x[1], x[2], &w);
         }
     if (!strcmp(name, "max_pool") || !strcmp(name, "average_pool")) {
-        const gckpt_window w = window();
+        gckpt_window w = window();
+        w.ceil = whole(), w.exclude_padding = whole();
         return (name[0] == 'm' ? gckpt_max_pool : gckpt_average_pool)(x[0], &w);
     }
     if (!strcmp(name, "layernorm"))

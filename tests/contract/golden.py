@@ -242,10 +242,16 @@ def norms():
     return counted(
         against(data["golden_" + name], name, builder, inputs, attributes, lambda s: numbers(17, s), shape)
         for name, builder, inputs, attributes, shape in (
-            ("max", "max_pool", [(image, "x")], window((3, 2), (2, 2), (1, 0)), (2, 3, 3, 3)),
-            ("max_1d", "max_pool", [(line, "x")], window((0, 3), (0, 1), (0, 1)), (2, 7, 4)),
-            ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)), (2, 4, 3, 3)),
-            ("average_1d", "average_pool", [(line, "x")], window((0, 2)), (2, 3, 4)),
+            ("max", "max_pool", [(image, "x")], window((3, 2), (2, 2), (1, 0)) + (0, 0), (2, 3, 3, 3)),
+            ("max_1d", "max_pool", [(line, "x")], window((0, 3), (0, 1), (0, 1)) + (0, 0), (2, 7, 4)),
+            ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)) + (0, 0), (2, 4, 3, 3)),
+            ("average_1d", "average_pool", [(line, "x")], window((0, 2)) + (0, 0), (2, 3, 4)),
+            ("max_ceil", "max_pool", [(image, "x")], window((3, 2), (2, 3), (1, 1), (1, 2)) + (1, 0), (2, 3, 3, 3)),
+            ("max_dilated", "max_pool", [(numbers(13, (2, 9, 4)), "x")],
+             window((0, 3), (0, 1), (0, 1), (0, 2)) + (0, 0), (2, 7, 4)),
+            ("average_ceil", "average_pool", [(image, "x")], window((2, 3), (2, 2), (1, 1)) + (1, 0), (2, 3, 4, 3)),
+            ("average_inside", "average_pool", [(image, "x")], window((2, 3), (2, 2), (1, 1)) + (1, 1), (2, 3, 4, 3)),
+            ("average_inside_1d", "average_pool", [(line, "x")], window((0, 3), (0, 2), (0, 1)) + (0, 1), (2, 4, 4)),
             ("global", "global_average_pool", [(image, "x")], (), (2, 3)),
             ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2, F(1e-5)), eight.shape),
             ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3, F(1e-5)), (3, 4, 6)),
@@ -262,7 +268,7 @@ def convolutions():
     data = arrays(text)
     pairs = r"\{ (\d+), (\d+) \}"
     row = re.compile(r"\{ (\d), (\d), \{ ([\d, ]+) \}, (\d), \{ ([\d, ]+) \}, (\d+), \{ ([\d, ]+) \}, \{ " +
-                     r",\s*".join([pairs] * 4) + r", (\d+), " + pairs + r" \},\s*golden_y(\d+)")
+                     r",\s*".join([pairs] * 4) + r", (\d+), " + pairs + r", 0, 0 \},\s*golden_y(\d+)")
 
     def cases():
         for m in row.finditer(text):

@@ -953,6 +953,16 @@ class PoolBase:
         a[1], a[6] = a[1] or size[0], a[6] or size[1]
         return Window(a, x.shape[1], x.shape[2], size, y[1], y[2]), x, y
 
+    @staticmethod
+    def divisor(c, win):
+        """Returns K (1,P,Q,1): the taps within x or, unless padding is excluded (attribute 12), within padded x."""
+        low, high = ((0, 0), (win.h, win.w)) if c.a[12] else (
+            (-win.pad[0], -win.pad[1]), (win.h + win.pad[0], win.w + win.pad[1]))
+        k = np.zeros((win.p, win.q), F)
+        for i, j, y, x in win.taps:
+            k = k + (((y >= low[0]) & (y < high[0]))[:, None] & ((x >= low[1]) & (x < high[1]))[None, :])
+        return k.astype(F)[None, :, :, None]
+
 
 @op("max_pool")
 class MaxPool(PoolBase):
@@ -992,11 +1002,11 @@ class AveragePool(PoolBase):
         s = np.zeros(y, F)
         for tap in win.taps:
             s = s + win.gather(x, tap)
-        return (s / F(len(win.taps))).reshape(c.shape)
+        return (s / PoolBase.divisor(c, win)).reshape(c.shape)
 
     def backward(c, g):
         win, x, y = PoolBase.window(c)
-        each = g.reshape(y) / F(len(win.taps))
+        each = g.reshape(y) / PoolBase.divisor(c, win)
 
         def go(s):
             s = s.reshape(x.shape)

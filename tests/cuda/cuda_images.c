@@ -140,7 +140,7 @@ static void convolutions(int rounds)
 /* ---- pools ---- */
 static void pools(void)
 {
-    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, chance(30), 0 };
     const gckpt_op *op = chance(50) ? &gckpti_op_max_pool : &gckpti_op_average_pool;
     gckpt_call c = new_call(&o, 1);
     const int channels = 1 + (int)below(40);
@@ -149,8 +149,10 @@ static void pools(void)
     for (int k = 0; k < 2; k++) {
         o.size[k] = k == 0 && c.in[0].shape.n == 3 ? 1 : 1 + (int)below(5);
         o.stride[k] = 1 + (int)below(4);
-        o.padding[k] = chance(50) ? (int)below(o.size[k]) : 0;
+        o.dilation[k] = 1 + (int)below(3) * chance(30);
+        o.padding[k] = chance(50) ? (int)below((o.size[k] - 1) * o.dilation[k] + 1) : 0;
     }
+    o.exclude_padding = op == &gckpti_op_average_pool && chance(40);
     if (op->shape(&c) != GCKPT_OK)
         return;
     values(&c);

@@ -254,6 +254,7 @@ static gckpt_window net_window(bytes *b, int pool)
         w.output_padding[i] = b->odd ? whole(b, 2) : 0;
     }
     w.groups = whole(b, 2);
+    w.ceil = pool && choose(b, 2), w.exclude_padding = pool && b->odd && choose(b, 2);
     return w;
 }
 static T *net_block(T *x, void *user) { return gckpt_tanh(gckpt_scale(x, *(const float *)user)); }

@@ -48,6 +48,12 @@ case("max", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.max_pool2d(x, (3, 2), (2,
 case("max_1d", leaf(numbers(13, 2, 7, 4)), lambda x: F.max_pool1d(x, 3, 1, 1))
 case("average", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.avg_pool2d(x, (2, 3), (1, 2), (0, 1)))
 case("average_1d", leaf(numbers(13, 2, 7, 4)), lambda x: F.avg_pool1d(x, 2))
+case("max_ceil", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.max_pool2d(x, (3, 2), (2, 3), (1, 1), (1, 2), True))
+case("max_dilated", leaf(numbers(13, 2, 9, 4)), lambda x: F.max_pool1d(x, 3, 1, 1, 2))
+case("average_ceil", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.avg_pool2d(x, (2, 3), (2, 2), (1, 1), True))
+case("average_inside", leaf(numbers(19, 2, 5, 6, 3)),
+     lambda x: F.avg_pool2d(x, (2, 3), (2, 2), (1, 1), True, False))
+case("average_inside_1d", leaf(numbers(13, 2, 7, 4)), lambda x: F.avg_pool1d(x, 3, 2, 1, False, False))
 case("global", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.adaptive_avg_pool2d(x, 1))
 gain, bias = lambda c: leaf(1 + numbers(7, c)), lambda c: leaf(numbers(5, c))
 case("group", leaf(numbers(19, 2, 5, 6, 8)), lambda x, g, b: F.group_norm(x, 2, g, b), gain(8), bias(8))

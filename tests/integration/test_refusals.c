@@ -762,7 +762,17 @@ static void one_by_one(void)
 
     REFUSED(E_S, "max_pool: window.size 2, stride 2, padding -1",
             gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .padding = { -1, 0 })));
-    REFUSED(E_A, "a convolution's", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .dilation = { 2, 1 })));
+    REFUSED(E_A, "a convolution's", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .groups = 2)));
+    REFUSED(E_S, "padding 0, dilation -2",
+            gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .dilation = { -2, 1 })));
+    REFUSED(E_S, "with padding, the dilation must not be above that (it is 3)",
+            gckpt_average_pool(f4(1, 2, 4, 1), WINDOW(.size = { 2, 2 }, .padding = { 1, 0 }, .dilation = { 3, 1 })));
+    REFUSED(E_S, "x [1,4,4,1] has 4 positions, the window needs 5 (padding 0)",
+            gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 3 }, .dilation = { 1, 2 })));
+    REFUSED(E_A, "exclude_padding is average_pool's",
+            gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .exclude_padding = 1)));
+    REFUSED(E_A, "ceil and exclude_padding of a window are a pool's",
+            gckpt_conv2d(f4(1, 4, 4, 1), f4(1, 1, 1, 1), NULL, WINDOW(.ceil = 1)));
     REFUSED(E_A, "a convolution's",
             gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .output_padding = { 1, 0 })));
     REFUSED(E_S, "max_pool: the result [1,3,",

@@ -304,7 +304,8 @@ ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain,
     return y;
 }
 
-ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, int average)
+ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, const int *dilation,
+                    int ceil, int average)
 {
     ref_value *y;
     long d[6], in[2], out[2], c;
@@ -315,8 +316,11 @@ ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, cons
     c = last(x);
     for (int i = 0; i < 6; i++)
         d[i] = x->d[i];
-    for (int i = 0; i < 2; i++)
-        out[i] = (in[i] + 2 * padding[i] - size[i]) / stride[i] + 1;
+    for (int i = 0; i < 2; i++) {
+        out[i] = (in[i] + 2 * padding[i] - dilation[i] * (size[i] - 1) - 1 + (ceil ? stride[i] - 1 : 0)) / stride[i] + 1;
+        if (ceil && (out[i] - 1) * stride[i] - padding[i] >= in[i])
+            out[i]--;
+    }
     d[x->n - 2] = out[1];
     if (x->n == 4)
         d[1] = out[0];
@@ -324,16 +328,20 @@ ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, cons
     for (long at = 0; at < ref_elements(y); at++) {
         long q = at / c % out[1], p = at / c / out[1] % out[0], b = at / c / out[1] / out[0];
         double sum = 0, most = -INFINITY;
+        long inside = 0, padded = 0;
         for (long i = 0; i < size[0] * size[1]; i++) {
-            long h = p * stride[0] - padding[0] + i / size[1], w = q * stride[1] - padding[1] + i % size[1];
+            long h = p * stride[0] - padding[0] + i / size[1] * dilation[0];
+            long w = q * stride[1] - padding[1] + i % size[1] * dilation[1];
             double v = 0;
+            padded += h < in[0] + padding[0] && w < in[1] + padding[1];
             if (h < 0 || h >= in[0] || w < 0 || w >= in[1])
                 continue;
+            inside++;
             v = x->v[((b * in[0] + h) * in[1] + w) * c + at % c];
             sum += v;
             most = v > most ? v : most;
         }
-        y->v[at] = average ? sum / (size[0] * size[1]) : most;
+        y->v[at] = average ? sum / (double)(average == 1 ? padded : inside) : most;
     }
     return y;
 }

@@ -40,9 +40,10 @@ ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain, double epsilon
 /* Group norm of x in `groups` groups of channels; groups = 0 selects batch norm, with statistics over all axes except
  * the last. */
 ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain, const ref_value *bias);
-/* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum or by the mean; in the mean, padding counts as zeros. */
-ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding,
-                    int average);
+/* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum (average 0) or by the mean, which counts zeros of the
+ * padding (average 1) or not (average 2). ceil: whether the number of windows is rounded up. */
+ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, const int *dilation,
+                    int ceil, int average);
 /* applies f to each element */
 ref_value *ref_map(const ref_value *x, double (*f)(double));
 ref_value *ref_leaky_relu(const ref_value *x, double slope);

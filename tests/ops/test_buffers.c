@@ -29,7 +29,7 @@ static double distance(const float *a, const double *b, int64_t n)
 
 /* == ops compared with PyTorch ================================================================= */
 enum { MAX, MAX_1D, AVERAGE, AVERAGE_1D, GLOBAL, GROUP, GROUP_BIAS, GROUP_NONE, BATCH, BATCH_NONE,
-       GROUP_EPS, BATCH_EPS, CASES };
+       GROUP_EPS, BATCH_EPS, POOLS, CASES = POOLS + 5 };
 static const struct {
     const char *name;
     gckpt_shape x;
@@ -48,6 +48,11 @@ static const struct {
     { "batch_none", { 2, { 6, 4 } }, golden_batch_none, 19, 0 },
     { "group_eps", { 3, { 3, 4, 6 } }, golden_group_eps, 19, 2 },
     { "batch_eps", { 2, { 6, 4 } }, golden_batch_eps, 19, 2 },
+    { "max_ceil", { 4, { 2, 5, 6, 3 } }, golden_max_ceil, 19, 0 },
+    { "max_dilated", { 3, { 2, 9, 4 } }, golden_max_dilated, 13, 0 },
+    { "average_ceil", { 4, { 2, 5, 6, 3 } }, golden_average_ceil, 19, 0 },
+    { "average_inside", { 4, { 2, 5, 6, 3 } }, golden_average_inside, 19, 0 },
+    { "average_inside_1d", { 3, { 2, 7, 4 } }, golden_average_inside_1d, 13, 0 },
 };
 
 static gckpt_tensor *running(gckpt_graph *g, const char *name, int64_t c, float first, float momentum)
@@ -64,6 +69,15 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
                                       { .size = { 9, 3 }, .stride = { 9, 1 }, .padding = { 9, 1 } },
                                       { .size = { 2, 3 }, .stride = { 1, 2 }, .padding = { 0, 1 } },
                                       { .size = { 0, 2 } } };
+    const gckpt_window options[CASES - POOLS] = {
+        { .size = { 3, 2 }, .stride = { 2, 3 }, .padding = { 1, 1 }, .dilation = { 1, 2 }, .ceil = 1 },
+        { .size = { 0, 3 }, .stride = { 0, 1 }, .padding = { 0, 1 }, .dilation = { 5, 2 } },
+        { .size = { 2, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 }, .ceil = 1 },
+        { .size = { 2, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 }, .ceil = 1, .exclude_padding = 1 },
+        { .size = { 0, 3 }, .stride = { 0, 2 }, .padding = { 0, 1 }, .exclude_padding = 1 }
+    };
+    if (i >= POOLS)
+        return (i < POOLS + 2 ? gckpt_max_pool : gckpt_average_pool)(x, &options[i - POOLS]);
     switch (i) {
     case MAX: case MAX_1D: return gckpt_max_pool(x, &windows[i]);
     case AVERAGE: case AVERAGE_1D: return gckpt_average_pool(x, &windows[i]);
@@ -749,13 +763,12 @@ static void test_refusals(void)
 #define X2 gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 6))
 #define REFUSED(t, result, text) refused(&g, s, t, result, text)
 #define WINDOW(...) &(gckpt_window){ __VA_ARGS__ }
-    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "stride must be 1 or more");
+    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "stride and dilation must be 1 or more");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .padding = { 2, 0 })), GCKPT_E_SHAPE, "padding 2");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, 2 }, .stride = { -1, 1 })), GCKPT_E_SHAPE, "stride -1");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, -2 })), GCKPT_E_SHAPE, "size -2");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 5, 2 })), GCKPT_E_SHAPE, "4 positions, the window needs 5");
     REFUSED(gckpt_max_pool(X2, WINDOW(.size = { 2, 2 })), GCKPT_E_SHAPE, "must be (B,H,W,C)");
-    REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .dilation = { 1, 2 })), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .groups = 2)), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .output_padding = { 0, 1 })), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, 300, 300, 1)), WINDOW(.size = { 257, 256 })),

@@ -304,8 +304,9 @@ static pair batchnorm(pair x, pair gain, pair bias)
 }
 static pair pool(pair x, const gckpt_window *w, int average)
 {
+    const int dilation[2] = { w->dilation[0] + !w->dilation[0], w->dilation[1] + !w->dilation[1] };
     return both(average ? gckpt_average_pool(x.t, w) : gckpt_max_pool(x.t, w),
-                ref_pool(x.r, w->size, w->stride, w->padding, average));
+                ref_pool(x.r, w->size, w->stride, w->padding, dilation, w->ceil, average + w->exclude_padding));
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
@@ -787,9 +788,11 @@ static void build_embed_tied(net *n, const int *a)
 static void build_pool(net *n, const int *a)
 {
     static const gckpt_window windows[] = {
-        { { 3, 2 }, { 2, 1 }, { 1, 0 }, { 0, 0 }, 0, { 0, 0 } },
-        { { 2, 3 }, { 2, 3 }, { 0, 0 }, { 0, 0 }, 0, { 0, 0 } },
-        { { 1, 3 }, { 1, 2 }, { 0, 2 }, { 0, 0 }, 0, { 0, 0 } },
+        { .size = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 0 } },
+        { .size = { 2, 3 }, .stride = { 2, 3 } },
+        { .size = { 1, 3 }, .stride = { 1, 2 }, .padding = { 0, 2 } },
+        { .size = { 3, 2 }, .stride = { 2, 3 }, .padding = { 1, 1 }, .dilation = { 1, 2 }, .ceil = 1 },
+        { .size = { 2, 3 }, .stride = { 3, 2 }, .padding = { 1, 1 }, .ceil = 1, .exclude_padding = 1 },
     };
     pair x = a[0] ? batched(n, "x", a[0], a[1], a[2]) : batched(n, "x", a[1], a[2], 0);
     finish(n, probe(n, pool(x, &windows[a[4]], a[3])), 1);
@@ -1447,6 +1450,9 @@ static const test_case cases[] = {
     { "max_pool", build_pool, { 5, 4, 3, 0, 0 }, 3, 0, 0, 0 },
     { "max_pool, apart", build_pool, { 5, 7, 2, 0, 1 }, 3, 0, 0, 0 },
     { "max_pool of signals", build_pool, { 0, 6, 3, 0, 2 }, 3, 0, 0, 0 },
+    { "max_pool, dilated, ceil", build_pool, { 5, 6, 3, 0, 3 }, 3, 0, 0, 0 },
+    { "average_pool, dilated, ceil", build_pool, { 5, 6, 3, 1, 3 }, 3, 0, 0, 0 },
+    { "average_pool without padding", build_pool, { 5, 6, 2, 1, 4 }, 3, 0, 0, 0 },
     { "average_pool", build_pool, { 5, 4, 3, 1, 0 }, 3, 0, 0, 0 },
     { "average_pool, apart", build_pool, { 5, 7, 2, 1, 1 }, 3, 0, 0, 0 },
     { "average_pool of signals", build_pool, { 0, 6, 3, 1, 2 }, 3, 0, 0, 0 },
