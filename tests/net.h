@@ -738,7 +738,10 @@ static T *random_op(T *x)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
         if (chance(30))
-            return chance(50) ? note(B(leaky_relu)(x, 0.25f), x) : choice(z, x, y);
+            return chance(30)   ? note(B(activation)(x, GCKPT_LEAKY_RELU, 0.25f), x)
+                   : chance(30) ? note(B(activation)(x, GCKPT_ELU, 0.5f), x)
+                   : chance(30) ? note2(B(prelu)(x, y), x, y)
+                                : choice(z, x, y);
         if (a)
             z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
         return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);

@@ -134,14 +134,14 @@ class Draw:
         if k == 0:
             self.made(self.op("scale", [x], F(0.8)), s)
         elif k == 1:
-            self.made(self.op("leaky_relu", [x], F(0.2)), s)
+            self.made(self.op(str(self.more.choice(["leaky_relu", "elu"])), [x], F(0.2)), s)
         elif k == 2:
             self.made(self.op("clamp", [x], F(-0.7), F(0.9)), s)
         else:
             self.made(self.op("detach", [x]), s)
 
     def grow_two(self, x, s):
-        self.made(self.op(str(self.r.choice(["add", "sub", "mul", "maximum", "minimum"])), [x, self.partner(s)]), s)
+        self.made(self.op(str(self.r.choice(["add", "sub", "mul", "maximum", "minimum", "prelu"])), [x, self.partner(s)]), s)
 
     def grow_where(self, x, s):
         self.made(self.op("where", [self.op("relu", [x]), x, self.partner(s)]), s)
@@ -263,11 +263,13 @@ class Draw:
             y, p = self.op("groupnorm", [i, gain, bias], groups, F(1e-5 if t % 2 else 1e-3)), (t, c // 2, 2)
         elif k == 3:
             name = "max_pool" if self.chance(50) else "average_pool"
-            if t % 2 or t < 4:
+            if t < 2 or self.more.integers(0, 2):
                 y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0)), 0, 0), (t + 1, c // 2, 2)
             else:  # taps 2 apart; the last of the windows, 3 apart, may end after the padding
                 window = self.window((2, 1), (3, 1), (1, 0), (2, 1))
-                y, p = self.op(name, [i], *window, 1, int(name[0] == "a" and c > 2)), (-(-(t - 1) // 3) + 1, c // 2, 2)
+                p = -(-(t - 1) // 3) + 1
+                p -= 3 * (p - 1) >= t + 1
+                y, p = self.op(name, [i], *window, 1, int(name[0] == "a" and c > 2)), (p, c // 2, 2)
         elif k == 4:
             y, p = self.op("global_average_pool", [i]), (2,)
         elif k == 5:

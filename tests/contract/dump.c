@@ -166,6 +166,7 @@ static T build(const char *name, const T *x, int n)
         { "sub", gckpt_sub },
         { "mul", gckpt_mul },
         { "div", gckpt_div },
+        { "prelu", gckpt_prelu },
         { "maximum", gckpt_maximum },
         { "minimum", gckpt_minimum },
     };
@@ -218,7 +219,9 @@ static T build(const char *name, const T *x, int n)
     if (!strcmp(name, "batchnorm"))
         return gckpt_batchnorm(x[0], x[1], x[2], x[3], x[4], real());
     if (!strcmp(name, "leaky_relu"))
-        return gckpt_leaky_relu(x[0], real());
+        return gckpt_activation(x[0], GCKPT_LEAKY_RELU, real());
+    if (!strcmp(name, "elu"))
+        return gckpt_activation(x[0], GCKPT_ELU, real());
     if (!strcmp(name, "scale"))
         return gckpt_scale(x[0], real());
     if (!strcmp(name, "pow"))

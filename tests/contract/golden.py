@@ -312,7 +312,7 @@ def special():
             r'\{ (\w+), (\w+) \},\s*(\w+), (\w+) \}',
             text):
         by = tuple(F(v.strip().rstrip("f").replace("INFINITY", "inf")) for v in (a, b))
-        by = by[:{"pow": 1, "leaky_relu": 1, "clamp": 2, "scale": 1}.get(name, 0)]
+        by = by[:{"pow": 1, "leaky_relu": 1, "elu": 1, "clamp": 2, "scale": 1}.get(name, 0)]
         net = Net(1, 1)
         refs = [net.input(data[x].reshape(1, -1)) for x in (x0, x1)[:int(inputs)]]
         if name == "where":

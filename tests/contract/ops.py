@@ -55,9 +55,37 @@ def silu_slope(c):
     return fma(c.x[0] * s, F(1) - s, s)
 
 
+SELU = F(1.05070102), F(1.75809932)  # scale, and scale alpha
+
+
+def elu(x, high, low):
+    return np.where(x < 0, -low * unary.less_than_1(-np.minimum(F(20), -np.minimum(F(0), x))), high * x)
+
+
+def elu_slope(x, high, low):
+    return np.where(x > 0, high, low * exp(np.minimum(F(0), x)))
+
+
+def mish_terms(x):
+    c = np.maximum(F(-105), np.minimum(F(20), x))
+    w = exp(c)
+    d = fma(w, w + F(2), F(2))
+    return rounded(w, w + F(2)) / d, c, w, d
+
+
+def mish_slope(x):
+    t, c, w, d = mish_terms(x)
+    return fma(F(4) * c * w / d, (F(1) + w) / d, t)
+
+
 curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
 curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
       lambda c: unary.less_than_1(-np.minimum(F(20), c.y)))
+curve("elu", lambda c: elu(c.x[0], F(1), c.a[0]), lambda c: elu_slope(c.x[0], F(1), c.a[0]))
+curve("selu", lambda c: elu(c.x[0], *SELU), lambda c: elu_slope(c.x[0], *SELU))
+curve("mish", lambda c: c.x[0] * mish_terms(c.x[0])[0], lambda c: mish_slope(c.x[0]))
+curve("hardswish", lambda c: c.x[0] * np.minimum(F(6), np.maximum(F(0), c.x[0] + F(3))) / F(6),
+      lambda c: np.where(c.x[0] <= -3, F(0), np.where(c.x[0] >= 3, F(1), c.x[0] / F(3) + F(0.5))))
 curve("sin", lambda c: wave(c.x[0], 0), lambda c: wave(c.x[0], 1))
 curve("cos", lambda c: wave(c.x[0], 1), lambda c: wave(c.x[0], 2))
 curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
@@ -132,6 +160,8 @@ def two(name, forward, backward):
 two("add", lambda a, b: a + b, lambda c, g: [(g,), (g,)])
 two("sub", lambda a, b: a - b, lambda c, g: [(g,), (-g,)])
 two("mul", lambda a, b: a * b, lambda c, g: [(g, c.x[1]), (g, c.x[0])])
+two("prelu", lambda a, b: np.where(a > 0, a, b * a),
+    lambda c, g: [(g, np.where(c.x[0] > 0, F(1), c.x[1])), (np.where(c.x[0] > 0, F(0), g), np.where(c.x[0] > 0, F(0), c.x[0]))])
 two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -(c.x[0] / c.x[1]) / c.x[1])])
 
 

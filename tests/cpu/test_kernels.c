@@ -857,7 +857,7 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
                   .shape[0] = gckpt_shape2(rows, n) };
     if (op == &gckpti_op_pow || op == &gckpti_op_scale)
         p.attributes = &exponents[random_in(op == &gckpti_op_pow, (int64_t)(sizeof exponents / sizeof *exponents) - 1)];
-    else if (op == &gckpti_op_leaky_relu)
+    else if (op == &gckpti_op_leaky_relu || op == &gckpti_op_elu)
         p.attributes = &exponents[random_in(0, 3)];
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[random_in(0, 3)];
@@ -917,7 +917,7 @@ static void row_ops(int64_t rows, int64_t n, int style)
 #define UNARY(name, ...) &gckpti_op_##name,
     static const gckpt_op *const curves[] = {
         UNARY_TESTS(UNARY) &gckpti_op_softmax, &gckpti_op_log_softmax, &gckpti_op_pow, &gckpti_op_clamp,
-        &gckpti_op_leaky_relu, &gckpti_op_dropout, &gckpti_op_scale
+        &gckpti_op_leaky_relu, &gckpti_op_elu, &gckpti_op_dropout, &gckpti_op_scale
     };
 #undef UNARY
     for (int i = 0; i < 6; i++)
@@ -967,7 +967,8 @@ static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int
 static void test_pairs(void)
 {
     static const gckpt_op *const ops[] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
-                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum,
+                                           &gckpti_op_prelu };
     static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         for (int layout = 0; layout < LAYOUTS; layout++) {

@@ -166,7 +166,7 @@ static void test_unary(void)
     for (int i = 0; i < 3; i++)
         unary(&gckpti_op_clamp, clamps[i]);
     for (int i = 0; i < 3; i++)
-        unary(&gckpti_op_leaky_relu, &leaks[i]);
+        unary(&gckpti_op_leaky_relu, &leaks[i]), unary(&gckpti_op_elu, &leaks[i]);
     unary(&gckpti_op_detach, NULL);
     unary(&gckpti_op_scale, &factor);
     unary(&gckpti_op_dropout, &p);
@@ -175,10 +175,10 @@ static void test_unary(void)
 /* Tests ops of two inputs in which any axis may be 1 (broadcast) or missing. */
 static void test_broadcasting(void)
 {
-    const gckpt_op *ops[6] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
-                               &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+    const gckpt_op *ops[7] = { &gckpti_op_add,     &gckpti_op_sub,     &gckpti_op_mul,  &gckpti_op_div,
+                               &gckpti_op_maximum, &gckpti_op_minimum, &gckpti_op_prelu };
     for (int round = 0; round < 480; round++) {
-        const gckpt_op *op = ops[round % 6];
+        const gckpt_op *op = ops[round % 7];
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
         int whole = (int)below(3); /* index of an input that is not broadcast; if 2, both may be */

@@ -430,10 +430,10 @@ static T *net_image(fuzz_net *n, bytes *b, T *x)
 static T *net_pair(fuzz_net *n, bytes *b, T *x)
 {
     static T *(*const ops[])(T *, T *) = { gckpt_add, gckpt_sub,     gckpt_mul,
-                                           gckpt_div, gckpt_maximum, gckpt_minimum };
-    const int how = choose(b, 8);
+                                           gckpt_div, gckpt_maximum, gckpt_minimum, gckpt_prelu };
+    const int how = choose(b, 9);
     T *y = choose(b, 3) ? net_like(n, b, 0, x) : net_weight(n, b, gckpt_shape1(net_last(x)));
-    return how < 6 ? ops[how](x, y) : gckpt_where(net_like(n, b, 0, x), x, y);
+    return how < 7 ? ops[how](x, y) : gckpt_where(net_like(n, b, 0, x), x, y);
 }
 static T *net_loss(fuzz_net *n, bytes *b, T *x)
 {
@@ -516,7 +516,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
         case 1: t = net_unary(&b, x); break;
         case 2:
             switch (choose(&b, 5)) {
-            case 0: t = gckpt_leaky_relu(x, real(&b)); break;
+            case 0: t = gckpt_activation(x, (gckpt_activation_kind)choose(&b, 6), real(&b)); break;
             case 1: t = gckpt_pow(x, real(&b)); break;
             case 2: t = gckpt_clamp(x, -real(&b), real(&b)); break;
             case 3: t = gckpt_checkpoint(net_block, x, &f); break;

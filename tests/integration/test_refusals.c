@@ -369,10 +369,13 @@ static void shapes(void)
     TAKEN(gckpt_pow(f1(2), -INFINITY));
     REFUSED(E_A, "pow: the exponent nan must be a number other than 0", gckpt_pow(f1(2), NAN));
     REFUSED(E_A, "pow: the exponent 0 must", gckpt_pow(f1(2), 0));
-    TAKEN(gckpt_leaky_relu(f1(2), 0));
-    REFUSED(E_A, "leaky_relu: slope = -0.1 must be finite and 0 or above", gckpt_leaky_relu(f1(2), -0.1f));
-    REFUSED(E_A, "leaky_relu: slope = nan", gckpt_leaky_relu(f1(2), NAN));
-    REFUSED(E_A, "leaky_relu: slope = inf", gckpt_leaky_relu(f1(2), INFINITY));
+    TAKEN(gckpt_activation(f1(2), GCKPT_LEAKY_RELU, 0));
+    REFUSED(E_A, "leaky_relu: slope = -0.1 must be finite and 0 or above", gckpt_activation(f1(2), GCKPT_LEAKY_RELU, -0.1f));
+    REFUSED(E_A, "leaky_relu: slope = nan", gckpt_activation(f1(2), GCKPT_LEAKY_RELU, NAN));
+    REFUSED(E_A, "elu: alpha = inf must be finite", gckpt_activation(f1(2), GCKPT_ELU, INFINITY));
+    REFUSED(E_A, "mish: has no parameter: p must be 0, not 0.5", gckpt_activation(f1(2), GCKPT_MISH, 0.5f));
+    REFUSED(E_A, "activation: kind 6 is none of", gckpt_activation(f1(2), (gckpt_activation_kind)6, 0));
+    REFUSED(E_A, "leaky_relu: slope = inf", gckpt_activation(f1(2), GCKPT_LEAKY_RELU, INFINITY));
     TAKEN(gckpt_where(f2(2, 1), f3(2, 1, 3), f1(1)));
     TAKEN(gckpt_where(i1(2), f1(1), f2(2, 2)));
     REFUSED(E_S, "broadcast: [2,3] with [2]: sizes 3 and 2 differ", gckpt_where(f1(3), f2(2, 3), f1(2)));
@@ -832,7 +835,7 @@ static void null_ops(void)
         CHECK(!one[i](NULL));
     gckpt_tensor *(*const two[])(gckpt_tensor *, gckpt_tensor *) = {
         gckpt_embed, gckpt_matmul, gckpt_matmul_transposed, gckpt_add,    gckpt_sub,
-        gckpt_mul,   gckpt_div,    gckpt_maximum,           gckpt_minimum
+        gckpt_mul,   gckpt_div,    gckpt_maximum,           gckpt_minimum, gckpt_prelu
     };
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
         CHECK(!two[i](NULL, NULL));
@@ -845,7 +848,7 @@ static void null_ops(void)
     CHECK(!gckpt_attention(NULL, NULL, NULL, &(gckpt_attention_desc){ .heads = 1 }) &&
           !gckpt_attention(NULL, NULL, NULL, NULL) &&
           !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1 }) && !gckpt_scale(NULL, 1));
-    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_leaky_relu(NULL, 0.1f));
+    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_activation(NULL, GCKPT_LEAKY_RELU, 0.1f));
     CHECK(!gckpt_where(NULL, NULL, NULL));
     CHECK(!gckpt_dropout(NULL, 0.5f) && !gckpt_reshape(NULL, gckpt_shape1(1)) &&
           !gckpt_permute(NULL, NULL, 0));
@@ -2329,7 +2332,7 @@ static void no_gradient(void)
     static const gckpt_op *const ops[] = {
         UNARY_TESTS(UNARY) &gckpti_op_scale, &gckpti_op_softmax, &gckpti_op_slice, &gckpti_op_sum, &gckpti_op_mean,
         &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow, &gckpti_op_clamp,
-        &gckpti_op_log_softmax, &gckpti_op_leaky_relu, &gckpti_op_where, &gckpti_op_pad, &gckpti_op_max,
+        &gckpti_op_log_softmax, &gckpti_op_leaky_relu, &gckpti_op_elu, &gckpti_op_where, &gckpti_op_pad, &gckpti_op_max,
         &gckpti_op_upsample, &gckpti_op_embed, &gckpti_op_rotary
     };
 #undef UNARY

@@ -358,6 +358,17 @@ ref_value *ref_map(const ref_value *x, double (*f)(double))
 }
 
 
+ref_value *ref_elu(const ref_value *x, double alpha)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = x->v[i] > 0 ? x->v[i] : alpha * expm1(x->v[i]);
+    return y;
+}
+
 ref_value *ref_leaky_relu(const ref_value *x, double slope)
 {
     ref_value *y;
@@ -536,6 +547,7 @@ ref_value *ref_binary(char op, const ref_value *a, const ref_value *b)
                   : op == '-' ? u - v
                   : op == '*' ? u * v
                   : op == '/' ? u / v
+                  : op == 'p' ? (u > 0 ? u : v * u)
                   : op == '>' ? fmax(u, v)
                               : fmin(u, v);
     }

@@ -47,6 +47,7 @@ ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, cons
 /* applies f to each element */
 ref_value *ref_map(const ref_value *x, double (*f)(double));
 ref_value *ref_leaky_relu(const ref_value *x, double slope);
+ref_value *ref_elu(const ref_value *x, double alpha);
 /* Returns a where the condition is not 0, else b; operands broadcast as in ref_binary. */
 ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_value *b);
 ref_value *ref_pow(const ref_value *x, double exponent);

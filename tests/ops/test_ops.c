@@ -190,12 +190,12 @@ static pair both(gckpt_tensor *t, ref_value *r)
     return p;
 }
 #define UNARY(name, ...) KIND_##name,
-enum { UNARY_TESTS(UNARY) SOFTMAX, LOG_SOFTMAX, POW, CLAMP, LEAKY_RELU };
+enum { UNARY_TESTS(UNARY) SOFTMAX, LOG_SOFTMAX, POW, CLAMP, LEAKY_RELU, ELU };
 #undef UNARY
 #define UNARY(name, reads, kind, value, ...) static double value_of_##name(double x) { return value; }
 UNARY_TESTS(UNARY)
 #undef UNARY
-/* `by`, in eighths: the exponent, the slope of leaky_relu, or the limit of clamp (-by to by) */
+/* `by`, in eighths: the exponent, the parameter of leaky_relu or elu, or the limit of clamp (-by to by) */
 static pair unary_by(int kind, pair x, int by)
 {
     const double eighths = by / 8.0;
@@ -209,7 +209,8 @@ static pair unary_by(int kind, pair x, int by)
         return both(gckpt_clamp(x.t, -(float)eighths, (float)eighths),
                     ref_clamp(x.r, -eighths, eighths));
     case LEAKY_RELU:
-        return both(gckpt_leaky_relu(x.t, (float)eighths), ref_leaky_relu(x.r, eighths));
+        return both(gckpt_activation(x.t, GCKPT_LEAKY_RELU, (float)eighths), ref_leaky_relu(x.r, eighths));
+    case ELU: return both(gckpt_activation(x.t, GCKPT_ELU, (float)eighths), ref_elu(x.r, eighths));
     default: return both(gckpt_softmax(x.t), ref_softmax(x.r));
     }
 }
@@ -220,6 +221,7 @@ static pair binary(char op, pair a, pair b)
                     : op == '-' ? gckpt_sub(a.t, b.t)
                     : op == '*' ? gckpt_mul(a.t, b.t)
                     : op == '/' ? gckpt_div(a.t, b.t)
+                    : op == 'p' ? gckpt_prelu(a.t, b.t)
                     : op == '>' ? gckpt_maximum(a.t, b.t) : gckpt_minimum(a.t, b.t);
     return both(t, ref_binary(op, a.r, b.r));
 }
@@ -1322,6 +1324,7 @@ static const test_case cases[] = {
     { "pow -1", build_unary, { POW, 5, 7, 0, -8, 1 }, 3, 0, 0, 0 },
     { "clamp", build_unary, { CLAMP, 5, 7, 0, 4 }, 3, 0, 0, 0 },
     { "leaky_relu", build_unary, { LEAKY_RELU, 5, 7, 0, 2 }, 3, 0, 0, 0 },
+    { "elu", build_unary, { ELU, 5, 7, 0, 12 }, 3, 0, 0, 0 },
     { "leaky_relu, steeper below", build_unary, { LEAKY_RELU, 3, 37, 0, 12 }, 2, 0, 0, 0 },
     { "softplus, wide", build_unary, { KIND_softplus, 3, 37, 9 }, 2, 0, 0, 0 },
     { "sin, wide", build_unary, { KIND_sin, 3, 37, 2 }, 2, 0, 0, 0 },
@@ -1357,6 +1360,8 @@ static const test_case cases[] = {
     { "div (B,T,1)", build_ratio, { 3, 4, 3, 1 }, 3, 0, 0, 0 },
     { "div of (B,T,1)", build_ratio, { 3, 1, 3, 4 }, 3, 0, 0, 0 },
     { "div of (B,1,C) by (T,1)", build_ratio, { 1, 4, 3, 1, 1 }, 3, 0, 0, 0 },
+    { "prelu", build_binary, { 'p', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "prelu (C)", build_binary, { 'p', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
     { "maximum", build_binary, { '>', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
     { "maximum (C)", build_binary, { '>', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
     { "maximum (B,T,1) (B,1,C)", build_binary, { '>', 3, 1, 1, 4, 0 }, 3, 0, 0, 0 },

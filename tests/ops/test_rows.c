@@ -48,8 +48,8 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
         x = curves[i](x);
     x = gckpt_clamp(gckpt_pow(x, 1.5f), 0, 1);
-    x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_leaky_relu(x, 0.1f), x);
-    x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
+    x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_activation(x, GCKPT_LEAKY_RELU, 0.1f), x);
+    x = gckpt_maximum(gckpt_minimum(gckpt_div(gckpt_prelu(gckpt_activation(x, GCKPT_ELU, 0.5f), one), one), one), gckpt_detach(x));
     x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
     T *bytes = gckpt_input(g, "bytes", GCKPT_U8, gckpt_shape3(2, 4, 8));
     x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), gckpt_from_u8(bytes, 0.01f, 0));
