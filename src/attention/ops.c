@@ -391,6 +391,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     if (!desc)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
+    if (g && desc->mask)
+        return gckpti_masked_attention(in, desc);
     if (o.key_heads == o.heads)
         o.key_heads = 0;
     if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, in))

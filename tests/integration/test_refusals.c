@@ -245,10 +245,10 @@ static void layers(void)
     REFUSED(E_A, "attention: input 2 is NULL",
             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, &(gckpt_attention_desc){ .heads = 2 }));
 
-    static const gckpt_attention_desc two = { 4, 2, 0, NULL, 0, 0, 0 }, three = { 4, 3, 0, NULL, 0, 0, 0 },
-                                      eight = { 4, 8, 0, NULL, 0, 0, 0 }, less = { 4, -2, 1, NULL, 0, 0, 0 },
-                                      none = { 0, 0, 0, NULL, 0, 0, 0 };
-    gckpt_attention_desc few = { 4, 0, 0, NULL, 0, 0, 0 };
+    static const gckpt_attention_desc two = { 4, 2, 0, NULL, 0, 0, 0, NULL }, three = { 4, 3, 0, NULL, 0, 0, 0, NULL },
+                                      eight = { 4, 8, 0, NULL, 0, 0, 0, NULL }, less = { 4, -2, 1, NULL, 0, 0, 0, NULL },
+                                      none = { 0, 0, 0, NULL, 0, 0, 0, NULL };
+    gckpt_attention_desc few = { 4, 0, 0, NULL, 0, 0, 0, NULL };
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 4), &two));
     REFUSED(E_A, "attention: desc is NULL", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), NULL));
     REFUSED(E_S, "key_heads 2 must divide the 4 heads, and k [2,5,8], v have key_heads * 2 columns",
@@ -265,19 +265,19 @@ static void layers(void)
     REFUSED(E_A, "needs i32",
             (few.lengths = f1(2), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     TAKEN((few.lengths = i1(2), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
-    static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0 },
-                                                { 2, 0, 1, NULL, -1, 0, 0 },
-                                                { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0 },
-                                                { 2, 0, 1, NULL, 0, -1, 0 },
-                                                { 2, 0, 1, NULL, 0, NAN, 0 },
-                                                { 2, 0, 1, NULL, 0, INFINITY, 0 },
-                                                { 2, 0, 1, NULL, 0, 0, -0.5f },
-                                                { 2, 0, 1, NULL, 0, 0, NAN },
-                                                { 2, 0, 1, NULL, 0, 1e-31f, 0 },
-                                                { 2, 0, 1, NULL, 0, 1e31f, 0 },
-                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f },
-                                                { 2, 0, 1, NULL, 0, 1e30f, 1e-9f },
-                                                { 2, 0, 1, NULL, 0, 0, INFINITY } };
+    static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0, NULL },
+                                                { 2, 0, 1, NULL, -1, 0, 0, NULL },
+                                                { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, -1, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, NAN, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, INFINITY, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, 0, -0.5f, NULL },
+                                                { 2, 0, 1, NULL, 0, 0, NAN, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e-31f, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e31f, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e30f, 1e-9f, NULL },
+                                                { 2, 0, 1, NULL, 0, 0, INFINITY, NULL } };
     static const char *const why[] = { "window is 3 keys without causal",
                                        "window is -1 keys;",
                                        "2147483648 keys;",
@@ -293,8 +293,19 @@ static void layers(void)
                                        "scale inf;" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         REFUSED(E_A, why[i], gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
-    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f };
+    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f, NULL };
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &good));
+    gckpt_attention_desc masked = { .heads = 2 };
+    REFUSED(E_S, "attention: the mask [3,5,1] must broadcast to the scores (B,heads,T,S) = [2,2,3,5]",
+            (masked.mask = f3(3, 5, 1), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
+    REFUSED(E_S, "cut into 3 heads", (masked.heads = 3, masked.mask = f2(3, 5),
+                                      gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
+    masked.heads = 2;
+    REFUSED(E_A, "cap is -1, scale 0", (masked.cap = -1, masked.mask = f2(3, 5),
+                                        gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
+    REFUSED(E_A, "with a mask, causal, lengths and window must be 0 or NULL",
+            (masked.causal = 1, masked.mask = f2(3, 5),
+             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
     static const gckpt_linear_loss_desc below = { -1 }, nan = { NAN }, capped = { 30 }, tiny = { 1e-39f },
                                         huge = { 2e38f };
     REFUSED(E_A, "a cap of 1e-39; it must be 1e-30 to 1e30, or 0",

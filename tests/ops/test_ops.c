@@ -318,14 +318,14 @@ static pair attention(pair q, pair k, pair v, int heads, int causal)
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0 };
+    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0, NULL };
     const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal attention. a[0]: the window; a[1], a[2]: cap and scale in hundredths; 0 selects the default of each. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
+    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100, NULL };
     const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
