@@ -785,7 +785,8 @@ static T *random_op(T *x)
         return note2(B(add)(z, x), z, x);
     case 44:
         o = below(3), c = a ? 0 : 1 + below(2);
-        return note(B(pad)(x, axis - (b ? s.n : 0), o, c, b ? 0.5f : 0), x);
+        return note(B(pad)(x, axis - (b ? s.n : 0), o, c, chance(30) ? GCKPT_PAD_REPLICATE : GCKPT_PAD_VALUE,
+                           b ? 0.5f : 0), x);
     /* max, or a table lookup at indices from argmax; both have ties and kinks, so finite differences do not apply */
     case 45:
         if (net.smooth)

@@ -228,7 +228,8 @@ class Draw:
     def grow_ends(self, x, s):
         k = int(self.r.integers(0, 4))
         if k == 0 and np.prod(s) * 2 <= SMALL:
-            self.made(self.op("pad", [x], len(s), 1, 2, F(0.3)), s[:-1] + (s[-1] + 3,))
+            mode = int(self.more.integers(0, 3)) if s[-1] > 2 else 0
+            self.made(self.op("pad", [x], len(s), 1, 2, mode, F(0.3)), s[:-1] + (s[-1] + 3,))
         elif k == 1 and len(s) >= 2:
             self.made(self.op("max", [x], 1), s[1:])
         elif k == 2 and len(s) >= 2:

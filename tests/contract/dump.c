@@ -280,8 +280,8 @@ static T build(const char *name, const T *x, int n)
     if (!strcmp(name, "concat"))
         return gckpt_concat(x, n, whole());
     if (!strcmp(name, "pad")) {
-        const int axis = whole(), before = whole(), after = whole();
-        return gckpt_pad(x[0], axis, before, after, real());
+        const int axis = whole(), before = whole(), after = whole(), mode = whole();
+        return gckpt_pad(x[0], axis, before, after, (gckpt_pad_mode)mode, real());
     }
     if (!strcmp(name, "sum"))
         return gckpt_sum(x[0], whole());

@@ -209,8 +209,10 @@ def moves():
         def one(name, builder, v, attributes, shape):
             return against(data["golden_" + name], name, builder, [(v, "x")], attributes, lambda s: numbers(17, s),
                            shape)
-        yield one("pad", "pad", x, (2, 1, 3, F(0.5)), (2, 3, 8, 2))
-        yield one("pad_last", "pad", x, (3, 2, 0, F(-1.25)), (2, 3, 4, 4))
+        yield one("pad", "pad", x, (2, 1, 3, 0, F(0.5)), (2, 3, 8, 2))
+        yield one("pad_last", "pad", x, (3, 2, 0, 0, F(-1.25)), (2, 3, 4, 4))
+        yield one("reflect", "pad", x, (2, 3, 2, 1, F(0)), (2, 3, 9, 2))
+        yield one("replicate", "pad", x, (1, 2, 4, 2, F(0)), (2, 9, 4, 2))
         yield one("max", "max", x, (1,), (2, 4, 2))
         yield one("max_last", "max", line, (1,), (2,))
         for how in range(3):

@@ -778,16 +778,40 @@ class FromU8:
         return [None]
 
 
+class Ends(Value):
+    """A gradient x, to whose entries of an axis the gradients of their copies are then added in order."""
+
+    def __init__(self, x, copies, axis):
+        self.x, self.copies, self.axis = x, copies, axis
+
+    def store(self):
+        return self.copied(np.array(self.x, F))
+
+    def add(self, s):
+        return self.copied(s + self.x)
+
+    def copied(self, s):
+        s = np.moveaxis(np.array(s), self.axis, 0)
+        for place, g in self.copies:
+            s[place] = s[place] + g
+        return np.moveaxis(s, 0, self.axis)
+
+
 @op("pad")
 class Pad:
     def forward(c):
-        axis, before, after, value = c.a
+        axis, before, after, mode, value = c.a
         widths = [(before, after) if i == axis else (0, 0) for i in range(c.x[0].ndim)]
-        return np.pad(c.x[0], widths, constant_values=value)
+        return np.pad(c.x[0], widths, ["constant", "reflect", "edge"][mode],
+                      **({} if mode else {"constant_values": value}))
 
     def backward(c, g):
-        axis, before, after, value = c.a
-        return [Value(np.take(g, range(before, g.shape[axis] - after), axis))]
+        axis, before, after, mode, _ = c.a
+        g = np.moveaxis(g, axis, 0)
+        inner = np.moveaxis(g[before:len(g) - after], 0, axis)
+        places = np.pad(np.arange(len(g) - before - after), (before, after), ["constant", "reflect", "edge"][mode])
+        ends = [k for k in range(len(g)) if mode and not before <= k < len(g) - after]
+        return [Ends(inner, [(places[k], g[k]) for k in ends], axis)]
 
 
 @op("max")

@@ -262,13 +262,15 @@ static void test_shapes(void)
         backward(&gckpti_op_slice, c);
     }
     for (int round = 0; round < 80; round++) {
-        gckpti_pad o = { 0, (int)below(9), (int)below(9), any_value() };
+        gckpti_pad o = { 0, (int)below(9), (int)below(9), any_value(), (int)below(3) };
         gckpt_call c = new_call(&o);
         c.inputs = 1;
         c.in[0].shape = any_shape(1 + (int)below(4), 3000);
         o.axis = (int)below(c.in[0].shape.n);
         if (chance(30) && c.in[0].shape.d[o.axis] % 4 == 0)
             o.before = o.before / 4 * 4, o.after = o.after / 4 * 4;
+        if (o.mode == GCKPT_PAD_REFLECT)
+            o.before = o.after = (int)below((int)c.in[0].shape.d[o.axis] < 9 ? (int)c.in[0].shape.d[o.axis] : 9);
         o.axis -= chance(30) ? c.in[0].shape.n : 0;
         forward(&gckpti_op_pad, c);
         backward(&gckpti_op_pad, c);
@@ -591,7 +593,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     h = gckpt_mul(all, gckpt_linear(h, w, NULL));
     k = gckpt_relu(gckpt_rotary(h, &(gckpt_rotary_desc){ .heads = 3 }));
     h = gckpt_mul(gckpt_dropout(h, 0.3f), gckpt_scale(k, 0.7f));
-    h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, 0.1f), 1, 0, T));
+    h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, GCKPT_PAD_VALUE, 0.1f), 1, 0, T));
     k = gckpt_upsample(gckpt_reshape(k, gckpt_shape4(o->rows, T, C, 1)), T + 2, C / 2, GCKPT_BILINEAR);
     k = gckpt_upsample(k, T, C, GCKPT_NEAREST);
     h = gckpt_sub(h, gckpt_mul(gckpt_reshape(k, gckpt_shape3(o->rows, T, C)),

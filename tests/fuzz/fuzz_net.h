@@ -301,7 +301,7 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
             many[i] = i == 0 ? x : net_like(n, b, 0, x);
         return gckpt_concat(many, k, axis);
     }
-    case 4: return gckpt_pad(x, axis, number(b, 3), number(b, 3), real(b));
+    case 4: return gckpt_pad(x, axis, number(b, 3), number(b, 3), (gckpt_pad_mode)choose(b, 3), real(b));
     case 5: return gckpt_sum(x, axis);
     case 6: return gckpt_mean(x, axis);
     case 7: return gckpt_max(x, axis);

@@ -761,7 +761,7 @@ static void one_by_one(void)
     REFUSED(E_A, "linear_cross_entropy: input 2 is NULL", gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), NULL, NULL));
     REFUSED(E_S, "weights [] must have the first axes", gckpt_mean_squared_error(f2(2, 3), f2(2, 3), f0()));
     REFUSED(E_S, "gather: x [2,3,4], index [3,2]", gckpt_gather(f3(2, 3, 4), i2(3, 2)));
-    REFUSED(E_A, "pad: 0 and 4294967296", gckpt_pad(f2(2, 3), 1, 0, far, 0));
+    REFUSED(E_A, "pad: 0 and 4294967296", gckpt_pad(f2(2, 3), 1, 0, far, GCKPT_PAD_VALUE, 0));
     REFUSED(E_A, "upsample: 4294967299 x 3", gckpt_upsample(f4(1, 2, 2, 1), far + 3, 3, GCKPT_NEAREST));
     REFUSED(E_A, "upsample: 3 x 0", gckpt_upsample(f4(1, 2, 2, 1), 3, 0, GCKPT_NEAREST));
     REFUSED(E_A, "running \"\": momentum 2 must be", gckpt_running(g, NULL, gckpt_shape1(2), ones(), 2));

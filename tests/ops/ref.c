@@ -683,7 +683,7 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean)
     return y;
 }
 
-ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value)
+ref_value *ref_pad(const ref_value *x, int axis, long before, long after, int mode, double value)
 {
     ref_value *y;
     long d[6], at[6] = { 0 };
@@ -694,12 +694,15 @@ ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double
     for (int i = 0; i < x->n; i++)
         d[i] = i == axis ? before + x->d[i] + after : x->d[i];
     y = ref_new(x->n, d);
-    for (long i = 0; i < ref_elements(y); i++)
-        y->v[i] = value;
-    for (long i = 0; i < ref_elements(x); i++) {
-        unravel(x, i, at);
-        at[axis] += before;
-        y->v[broadcast_index(y, y->n, at)] = x->v[i];
+    for (long i = 0; i < ref_elements(y); i++) {
+        const long n = x->d[axis];
+        long place;
+        unravel(y, i, at);
+        place = at[axis] - before;
+        at[axis] = mode == 1 ? labs(place) : place < 0 ? 0 : place;
+        if (at[axis] >= n)
+            at[axis] = mode == 1 ? 2 * n - 2 - at[axis] : n - 1;
+        y->v[i] = mode == 0 && (place < 0 || place >= n) ? value : x->v[broadcast_index(x, x->n, at)];
     }
     return y;
 }

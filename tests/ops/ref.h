@@ -72,7 +72,7 @@ ref_value *ref_permute(const ref_value *x, const int *axes);
 ref_value *ref_slice(const ref_value *x, int axis, long begin, long end);
 ref_value *ref_concat(const ref_value *const *x, int n, int axis);
 ref_value *ref_reduce(const ref_value *x, int axis, int mean);
-ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value);
+ref_value *ref_pad(const ref_value *x, int axis, long before, long after, int mode, double value);
 /* Returns the maxima along the axis; if number is nonzero, returns the index of each (first) maximum instead. */
 ref_value *ref_max(const ref_value *x, int axis, int number);
 /* Resizes the images x (B,H,W,C). how: 0 for the nearest pixel, 1 for bilinear, 2 for bilinear with aligned corners. */

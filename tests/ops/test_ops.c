@@ -373,9 +373,10 @@ static pair reduce(pair x, int axis, int mean)
 {
     return both(mean ? gckpt_mean(x.t, axis) : gckpt_sum(x.t, axis), ref_reduce(x.r, axis, mean));
 }
-static pair pad(pair x, int axis, int before, int after, double value)
+static pair pad(pair x, int axis, int before, int after, int mode, double value)
 {
-    return both(gckpt_pad(x.t, axis, before, after, (float)value), ref_pad(x.r, axis, before, after, value));
+    return both(gckpt_pad(x.t, axis, before, after, (gckpt_pad_mode)mode, (float)value),
+                ref_pad(x.r, axis, before, after, mode, value));
 }
 static pair greatest(pair x, int axis) { return both(gckpt_max(x.t, axis), ref_max(x.r, axis, 0)); }
 static pair argmax(pair x, int axis) { return both(gckpt_argmax(x.t, axis), ref_max(x.r, axis, 1)); }
@@ -1001,20 +1002,20 @@ static void build_reduce_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, reduce(x, 0, a[0])), 1);
 }
-/* a[0]: axis; a[1], a[2]: elements added before and after; a[3]: their value in eighths */
+/* a[0]: axis; a[1], a[2]: elements added before and after; a[3]: their value in eighths; a[4]: the mode */
 static void build_pad(net *n, const int *a)
 {
-    finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[3] / 8.0)), 1);
+    finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[4], a[3] / 8.0)), 1);
 }
 static void build_pad_free(net *n, const int *a)
 {
     pair w = param(n, "w", 1, 3, 2, 0);
-    finish(n, mul(pad(w, a[0], 1, 2, 0.5), pad(w, a[0], 3, 0, -2)), 0);
+    finish(n, mul(pad(w, a[0], 1, 2, 0, 0.5), pad(w, a[0], 3, 0, GCKPT_PAD_REPLICATE, 0)), 0);
 }
 static void build_pad_batch(net *n, const int *a)
 {
     pair x = batched(n, "x", 4, 0, 0);
-    finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 1), 0, 0, (int)n->c->batch)), 1);
+    finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 0, 1), 0, 0, (int)n->c->batch)), 1);
 }
 /* a[0]: axis; a[1..3]: sizes of the axes after the batch axis; a[4]: nonzero if a second maximum, of x squared, reads
  * x as well */
@@ -1570,6 +1571,8 @@ static const test_case cases[] = {
     { "pad axis 1", build_pad, { 1, 1, 2, 4 }, 3, 0, 0, 0 },
     { "pad axis 2, before", build_pad, { -2, 3, 0, -8 }, 3, 0, 0, 0 },
     { "pad last axis", build_pad, { -1, 0, 5, 0 }, 3, 0, 0, 0 },
+    { "pad, reflect", build_pad, { 2, 3, 2, 0, GCKPT_PAD_REFLECT }, 3, 0, 0, 0 },
+    { "pad, replicate", build_pad, { -3, 4, 1, 0, GCKPT_PAD_REPLICATE }, 3, 0, 0, 0 },
     { "pad by nothing", build_pad, { 3, 0, 0, 0 }, 3, 0, 0, 0 },
     { "pad of a parameter", build_pad_free, { 0 }, 3, 0, 0, 0 },
     { "pad, last axis of a parameter", build_pad_free, { -1 }, 3, 0, 0, 0 },

@@ -67,7 +67,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     T *mean = gckpt_running(g, "mean", gckpt_shape1(8), (gckpt_init){ 0, 0, 0 }, 0.1f);
     T *variance = gckpt_running(g, "variance", gckpt_shape1(8), (gckpt_init){ 0, 0, 1 }, 0.1f);
     x = gckpt_batchnorm(x, one, one, mean, variance, 0);
-    x = gckpt_slice(gckpt_pad(gckpt_add(x, gckpt_reshape(gckpt_max(x, 1), gckpt_shape3(2, 1, 8))), 1, 1, 1, 0), 1, 1,
+    x = gckpt_slice(gckpt_pad(gckpt_add(x, gckpt_reshape(gckpt_max(x, 1), gckpt_shape3(2, 1, 8))), 1, 1, 1, GCKPT_PAD_VALUE, 0), 1, 1,
                     5);
     x = gckpt_reshape(gckpt_upsample(gckpt_reshape(x, gckpt_shape4(2, 4, 1, 8)), 4, 1, GCKPT_BILINEAR),
                       gckpt_shape3(2, 4, 8));
