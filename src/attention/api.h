@@ -16,8 +16,8 @@ typedef struct {
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
  * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), except with a
- * mask, nor repeats shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
- * without keys gives 0. Keys before a window cost nothing. */
+ * mask, nor repeats shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get
+ * gradient 0; a query without keys gives 0. Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {

@@ -4,8 +4,8 @@
 
 #if !defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_AXES)
 /* ---- attention with a mask, as ops that store the scores (B,heads,T,S) ----
- * g = heads / key_heads; the heads of a key head are its g T queries: q (B,key_heads,g T,D), k and v
- * (B,key_heads,S,D), scores = cap(scale q k') + mask, out = softmax(scores) v. */
+ * g = heads / key_heads; the heads of a key head are its g T queries: q (B,key_heads,g T,D), k and
+ * v (B,key_heads,S,D), scores = cap(scale q k') + mask, out = softmax(scores) v. */
 
 /* Checks shapes and options; returns 0 with an error in the graph if they do not fit. */
 static int gckpti_check_mask(gckpt_tensor *const *in, const gckpt_attention_desc *desc)

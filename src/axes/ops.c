@@ -95,8 +95,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: y is x with `before` and `after` elements at the ends of an axis: `value`, or copies. dx is g
- * in x; then each element adds g of its copies in the order of their places. */
+/* pad: y is x with `before` and `after` elements at the ends of an axis: `value`, or copies. dx is
+ * g in x; then each element adds g of its copies in the order of their places. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;

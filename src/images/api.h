@@ -45,12 +45,12 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
  * instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias, float epsilon);
-/* Batch norm: (x - m) * rsqrt(v + epsilon) * gain + bias for each channel; m and v are measured over
- * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
- * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
- * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
- * training step updates them (with the unbiased variance). An epsilon of 0 selects 1e-5; Keras has
- * 1e-3. Ioffe & Szegedy 2015. */
+/* Batch norm: (x - m) * rsqrt(v + epsilon) * gain + bias for each channel; m and v are measured
+ * over all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results
+ * depend on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses
+ * one value per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1,
+ * momentum 0.1; a training step updates them (with the unbiased variance). An epsilon of 0 selects
+ * 1e-5; Keras has 1e-3. Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance, float epsilon);
 #endif /* GCKPT_NO_IMAGES */

@@ -8,8 +8,9 @@
  * of all pixels of all rows, and m = 1. Sums run over pixels, by Kahan's method (manual, 5e), of
  * rounded products; then over the m channels by lanes. N = pixels * m.
  *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
- *   rstd = rsqrt(variance + epsilon), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
- *   or h; first: the group's first channel at the image's first pixel, so that equal x have d = 0
+ *   rstd = rsqrt(variance + epsilon), h = d rstd,
+ *   y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * first: the group's first channel at the image's first pixel, so that equal x have d = 0
  * saved: means, then variances, by image and group. Backward, with s = sum(g) and t = sum(g h) over
  * pixels: dbias sums s and dgain sums t, image by image, compensated. a = sum over m of fma(s,
  * gain, lane) (or of s) / N; b is the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h,

@@ -264,8 +264,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(elu_deriv)(FLOATS x, float high, float low)
     return V(if_less)(zero, x, V(set1)(high), low * V(exp)(V(vmin)(zero, x)));
 }
 
-/* mish: with c = max(min(x, 20), -105), w = exp(c), d = w (w + 2) + 2: tanh(log(1 + w)) = w (w + 2)
- * / d = t, y = x t;  derivative: t + x (1 - t^2) w / (1 + w) = fma(4 c w / d, (1 + w) / d, t)
+/* mish: c = max(min(x, 20), -105), w = exp(c), d = w (w + 2) + 2, t = w (w + 2) / d, y = x t, as
+ * t is tanh(log(1 + w));  derivative: t + x (1 - t^2) w / (1 + w) = fma(4 c w / d, (1 + w) / d, t)
  * (Misra 2019) */
 GCKPTI_INLINED FLOATS V(mish_terms)(FLOATS x, FLOATS *c, FLOATS *w, FLOATS *d)
 {

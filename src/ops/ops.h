@@ -168,7 +168,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
       V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
       1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
-      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")         \
+      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")        \
     X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x),         \
       0, 1, "")                                                                                    \
     X(elu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, 1.0f, o[0]), product,                           \
@@ -305,7 +305,7 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center;     /* nonzero for layernorm; groupnorm: the number of groups; else 0 */
+    int center;     /* if nonzero, the mean is subtracted; or the number of groups */
     int gain, bias; /* index of the input; 0 means none */
     float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;

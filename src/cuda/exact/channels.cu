@@ -41,7 +41,8 @@ template <bool BACK> struct ChannelTerms : Terms {
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
         return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
-                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + s.epsilon) : 0.0f, first + channel };
+                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + s.epsilon) : 0.0f,
+                 first + channel };
     }
     __device__ void operator()(const Column &c, int64_t place, float *term) const
     {
