@@ -320,7 +320,7 @@ static inline gckpt_tensor *layers_groupnorm(gckpt_tensor *x, const char *name, 
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *gain = layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one);
     gckpt_tensor *bias = layers_param(g, name, "bias", gckpt_shape1(layers_width(x)), zero);
-    return gckpt_groupnorm(x, groups, gain, bias);
+    return gckpt_groupnorm(x, groups, gain, bias, 0);
 }
 
 /* A batch norm like nn.BatchNorm2d and nn.BatchNorm1d. Its parameters are NAME.weight and
@@ -337,7 +337,7 @@ static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
     snprintf(full[1], sizeof full[1], "%s.running_var", name);
     gckpt_tensor *mean = gckpt_running(g, full[0], shape, zero, 0.1f);
     gckpt_tensor *variance = gckpt_running(g, full[1], shape, one, 0.1f);
-    return gckpt_batchnorm(x, gain, bias, mean, variance);
+    return gckpt_batchnorm(x, gain, bias, mean, variance, 0);
 }
 
 /* An embedding with the given initial values, i32 (..) -> (..,width): selects rows of NAME.weight

@@ -286,9 +286,6 @@ GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  * selects 1e-5. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
-/* Returns x if x > 0, else slope * x, with a finite slope >= 0; the gradient at x = 0 is slope. */
-GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
-GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), without overflow */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))), the approximation of gckpt_gelu_erf by tanh */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
@@ -298,6 +295,16 @@ GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
+typedef enum {
+    GCKPT_SOFTPLUS,   /* log(1 + exp(x)), without overflow */
+    GCKPT_LEAKY_RELU, /* x if x > 0, else p x; the gradient at x = 0 is p; p is finite and >= 0 */
+    GCKPT_ELU,        /* x if x > 0, else p (exp(x) - 1), with a finite p, usually 1 */
+    GCKPT_SELU,       /* 1.0507 elu(x) with p = 1.67326 (Klambauer 2017) */
+    GCKPT_MISH,       /* x tanh(log(1 + exp(x))) (Misra 2019) */
+    GCKPT_HARDSWISH   /* x min(max(x + 3, 0), 6) / 6 */
+} gckpt_activation_kind;
+/* Computes a less common activation, whose parameter is p; for kinds without one, p must be 0. */
+GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p);
 GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x of each element */
 GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf at 0, NaN for x<0 */
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
@@ -324,6 +331,8 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
+/* Returns x if x > 0, else slope * x; the slope, trained or not, is broadcast: (C) or (1). */
+GCKPT_API gckpt_tensor *gckpt_prelu(gckpt_tensor *x, gckpt_tensor *slope);
 /* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
  * gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);

@@ -39,7 +39,7 @@ static inline gckpt_tensor *gen_prefixed(gckpt_tensor *x, gckpt_tensor *all, con
 static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
 {
     gen_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
-    gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0 };
+    gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0, NULL };
     const int64_t K = C / HEADS * desc.key_heads;
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
     gckpt_tensor *table = gen_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);

@@ -527,7 +527,9 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
             const int64_t n = s.d[s.n - 3 + i];
             o = 1 + (int64_t)below(3), w.size[i] = (int)(i || s.n == 4 ? o < n ? o : n : 1);
             w.stride[i] = (int)below(3), w.padding[i] = (int)below(w.size[i]);
+            w.dilation[i] = chance(30) && (w.size[i] - 1) * 2 < n ? 2 : 0;
         }
+        w.ceil = chance(30), w.exclude_padding = !b && chance(30);
         return note(b ? B(max_pool)(x, &w) : B(average_pool)(x, &w), x);
     case 37:
         if (s.n > 2 && chance(30))
@@ -542,7 +544,7 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
             values *= s.d[i];
         if (values == o) /* groupnorm refuses groups of one value */
             return NULL;
-        return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
+        return note3(B(groupnorm)(x, (int)o, y, z, chance(50) ? 1e-3f : 0), x, y, z);
     case 38: /* batch norm mixes rows; its running statistics are not trained */
         if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
             return NULL; /* batch norm needs two values per channel, which a micro-batch of one row would not have */
@@ -550,7 +552,7 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
         y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';
         z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
-        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
+        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z, 0), x, y, z);
     default: /* upsampling; an x with two or three axes becomes an image first */
         if (s.n > 4)
             return NULL;
@@ -570,7 +572,7 @@ static T *attention(T *x, T *y, T *z, int heads)
     const gckpt_shape s = gckpt_shape_of(x);
     const int shared = heads == 2 && chance(50), same = y == z, own = z == x;
     const int cached = net.cached && s.d[0] == net.rows && s.d[1] == net.t;
-    gckpt_attention_desc desc = { heads, shared, 0, NULL, 0, 0, 0 };
+    gckpt_attention_desc desc = { heads, shared, 0, NULL, 0, 0, 0, NULL };
     if (shared) {
         y = note(B(slice)(y, 2, 0, s.d[2] / 2), y);
         z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);
@@ -736,7 +738,10 @@ static T *random_op(T *x)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
         if (chance(30))
-            return chance(50) ? note(B(leaky_relu)(x, 0.25f), x) : choice(z, x, y);
+            return chance(30)   ? note(B(activation)(x, GCKPT_LEAKY_RELU, 0.25f), x)
+                   : chance(30) ? note(B(activation)(x, GCKPT_ELU, 0.5f), x)
+                   : chance(30) ? note2(B(prelu)(x, y), x, y)
+                                : choice(z, x, y);
         if (a)
             z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
         return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);
@@ -780,7 +785,8 @@ static T *random_op(T *x)
         return note2(B(add)(z, x), z, x);
     case 44:
         o = below(3), c = a ? 0 : 1 + below(2);
-        return note(B(pad)(x, axis - (b ? s.n : 0), o, c, b ? 0.5f : 0), x);
+        return note(B(pad)(x, axis - (b ? s.n : 0), o, c, chance(30) ? GCKPT_PAD_REPLICATE : GCKPT_PAD_VALUE,
+                           b ? 0.5f : 0), x);
     /* max, or a table lookup at indices from argmax; both have ties and kinks, so finite differences do not apply */
     case 45:
         if (net.smooth)

@@ -22,7 +22,18 @@
     X(abs, PC_0, KINKED, fabs(x), "torch.abs")                                                                         \
     X(reciprocal, PC_O, POSITIVE, 1 / x, "torch.reciprocal")                                                           \
     X(sin, PC_0, SMOOTH, sin(x), "torch.sin")                                                                          \
-    X(cos, PC_0, SMOOTH, cos(x), "torch.cos")
+    X(cos, PC_0, SMOOTH, cos(x), "torch.cos")                                                                          \
+    X(mish, PC_0, SMOOTH, x * tanh(log1p(exp(x))), "F.mish")                                                           \
+    X(selu, PC_0, KINKED, x > 0 ? 1.0507009873554805 * x : 1.7580993408473766 * expm1(x), "F.selu")                    \
+    X(hardswish, PC_0, KINKED, x * fmin(fmax(x + 3, 0), 6) / 6, "F.hardswish")
 /* clang-format on */
+
+/* Those that gckpt_activation makes, as functions like the others. */
+#define UNARY_ACTIVATION(name, KIND) \
+    static inline gckpt_tensor *gckpt_##name(gckpt_tensor *x) { return gckpt_activation(x, KIND, 0); }
+UNARY_ACTIVATION(softplus, GCKPT_SOFTPLUS)
+UNARY_ACTIVATION(selu, GCKPT_SELU)
+UNARY_ACTIVATION(mish, GCKPT_MISH)
+UNARY_ACTIVATION(hardswish, GCKPT_HARDSWISH)
 
 #endif

@@ -100,6 +100,17 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
+#ifndef GCKPT_NO_AXES
+/* Adds attention with a mask to the graph, as several ops (attention/masked.c). in: q, k and v. */
+GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
+                                                const gckpt_attention_desc *desc);
+#else
+#define gckpti_masked_attention(in, desc)                                                          \
+    gckpti_fail((in)[0]->graph, GCKPT_E_ARG,                                                       \
+                "attention: a mask needs permutations, which this build leaves out "               \
+                "(GCKPT_NO_AXES)")
+#endif
+
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
  * keys, rows of whole vectors. In mixed plans: packed operands, dq, and, if heads share keys (s >
  * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of narrow rows. */

@@ -3,9 +3,14 @@
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
-/* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
+typedef enum {
+    GCKPT_PAD_VALUE,    /* equal to `value` */
+    GCKPT_PAD_REFLECT,  /* the inner neighbours of the end in reverse order; fewer than x has */
+    GCKPT_PAD_REPLICATE /* equal to the element at the end */
+} gckpt_pad_mode;
+/* Adds `before` and `after` (0 or more) elements at the ends of an axis, as `mode` says. */
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
-                                  float value);
+                                  gckpt_pad_mode mode, float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
 /* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */

@@ -10,5 +10,13 @@ typedef struct {
 typedef struct {
     int axis, before, after;
     float value;
+    int mode; /* a gckpt_pad_mode */
 } gckpti_pad;
+
+/* Returns the index, of n, of the element that is at `place` of the padded axis. */
+GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t place)
+{
+    const int64_t i = place - p->before, reflects = p->mode == GCKPT_PAD_REFLECT;
+    return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
+}
 #endif

@@ -95,7 +95,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: y is x with `before` and `after` elements `value` at the ends of an axis; dx is g in x. */
+/* pad: y is x with `before` and `after` elements at the ends of an axis: `value`, or copies. dx is
+ * g in x; then each element adds g of its copies in the order of their places. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -103,6 +104,11 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
+    const int64_t n = call->shape.d[axis];
+    if (p->mode == GCKPT_PAD_REFLECT && (p->before >= n || p->after >= n))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "pad: axis %i of %S reflects at most %I elements, not %i and %i", axis,
+                          &call->shape, n - 1, p->before, p->after);
     call->shape.d[axis] += (int64_t)p->before + p->after;
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
@@ -112,24 +118,47 @@ static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     gckpti_block_axes(it, call, i, 1, p->axis, p->before);
 }
+/* Copies the ends of line `at` of the padded axis, or adds their gradients. */
+static void gckpti_pad_ends(const gckpt_call *call, int64_t at)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    const int64_t all = p->before + v.size + p->after, n = v.inner;
+    for (int64_t k = p->before ? 0 : v.size; k < all; k += k == p->before - 1 ? v.size + 1 : 1) {
+        const int64_t x = (at * v.size + gckpti_pad_source(p, v.size, k)) * n;
+        const int64_t y = (at * all + k) * n;
+        float *dx = call->in[0].grad;
+        if (!call->grad_out)
+            memcpy(call->out + y, call->in[0].data + x, (size_t)n * sizeof(float));
+        for (int64_t c = 0; call->grad_out && c < n; c++)
+            dx[x + c] += call->grad_out[y + c];
+    }
+}
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const float value = ((const gckpti_pad *)call->attributes)->value;
-    if (!backward)
-        gckpti_cpu_fill(call, call->out, gckpti_bits(value), gckpti_elements(&call->shape));
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    if (!backward && p->mode == GCKPT_PAD_VALUE)
+        gckpti_cpu_fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
     gckpti_run_moves(call, backward, gckpti_pad_move);
+    if (p->mode != GCKPT_PAD_VALUE && (!backward || call->in[0].grad))
+        gckpti_for_each(call, v.outer, ((int64_t)p->before + p->after) * v.inner, gckpti_pad_ends);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
-                                  float value)
+                                  gckpt_pad_mode mode, float value)
 {
-    const gckpti_pad p = { axis, (int)before, (int)after, value };
+    const gckpti_pad p = { axis, (int)before, (int)after, value, (int)mode };
     if (x && (before < 0 || before != p.before || after < 0 || after != p.after))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "pad: %I and %I elements: each must be 0 to 2^31 - 1; gckpt_slice "
                            "takes elements away",
                            before, after);
+    if (x && ((int)mode < 0 || (int)mode > GCKPT_PAD_REPLICATE))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "pad: mode %i is none of GCKPT_PAD_VALUE (0) to _REPLICATE (2)",
+                           (int)mode);
     return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
 }
 

@@ -9,6 +9,8 @@ typedef struct {
     int dilation[2];       /* distance between neighbours within a window; default 1 */
     int groups;            /* convolutions: groups of channels (I: depthwise); default 1 */
     int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
+    int ceil;              /* pools: if nonzero, the last window may end after the padding */
+    int exclude_padding;   /* average_pool: if nonzero, means are of elements of x alone */
 } gckpt_window;
 /* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
  * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
@@ -26,8 +28,10 @@ GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w
                                                 gckpt_tensor *bias, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
-/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C). max: the maximum of each window, NaN if one
- * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
+/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C), P = (H + 2 padding - dilation (size - 1) -
+ * 1) / stride + 1, rounded down or, with ceil, up unless the last window then begins after x. max:
+ * the maximum of each window, NaN if one is; the first maximum gets the gradient. average: the
+ * mean, counting zeros of the padding unless exclude_padding is set. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* Resizes images (B,H,W,C) -> (B,height,width,C): GCKPT_NEAREST takes the nearest pixel (rounded
@@ -37,14 +41,16 @@ typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_ups
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
 /* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
- * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
+ * channels, 2 values or more; gain, bias (C) or NULL; an epsilon of 0 selects 1e-5. groups = C:
+ * instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* Batch norm: (x - m) * rsqrt(v + 1e-5) * gain + bias for each channel; m and v are measured over
- * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
- * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
- * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
- * training step updates them (with the unbiased variance). Ioffe & Szegedy 2015. */
+                                        gckpt_tensor *bias, float epsilon);
+/* Batch norm: (x - m) * rsqrt(v + epsilon) * gain + bias for each channel; m and v are measured
+ * over all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results
+ * depend on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses
+ * one value per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1,
+ * momentum 0.1; a training step updates them (with the unbiased variance). An epsilon of 0 selects
+ * 1e-5; Keras has 1e-3. Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
+                                        gckpt_tensor *mean, gckpt_tensor *variance, float epsilon);
 #endif /* GCKPT_NO_IMAGES */

@@ -8,8 +8,9 @@
  * of all pixels of all rows, and m = 1. Sums run over pixels, by Kahan's method (manual, 5e), of
  * rounded products; then over the m channels by lanes. N = pixels * m.
  *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
- *   rstd = rsqrt(variance + 1e-5), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
- *   or h; first: the group's first channel at the image's first pixel, so that equal x have d = 0
+ *   rstd = rsqrt(variance + epsilon), h = d rstd,
+ *   y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * first: the group's first channel at the image's first pixel, so that equal x have d = 0
  * saved: means, then variances, by image and group. Backward, with s = sum(g) and t = sum(g h) over
  * pixels: dbias sums s and dgain sums t, image by image, compensated. a = sum over m of fma(s,
  * gain, lane) (or of s) / N; b is the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h,
@@ -22,7 +23,7 @@ typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
     int64_t images, pixels, channels, groups, m;
-    float n;              /* values per group and image */
+    float n, epsilon;     /* n: values per group and image */
     int64_t width, items; /* channels of a work item; work items per image */
     int has_stats;        /* nonzero if mean and variance are inputs (batchnorm in inference) */
 } gckpti_channel_state;
@@ -30,16 +31,16 @@ typedef struct {
 /* Shape rule: all inputs after x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    const char *name = o->groups ? "groupnorm" : "batchnorm";
+    const char *name = o->center ? "groupnorm" : "batchnorm";
     int64_t channels = gckpti_last(x);
     if (x->n < 2)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
-    if (o->groups < 0 || (o->groups && channels % o->groups))
+    if (o->center < 0 || (o->center && channels % o->center))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
-                          name, x, channels, o->groups == INT32_MIN ? 0 : o->groups);
-    if (o->groups > 0 && channels / o->groups * (gckpti_rows(x) / x->d[0]) == 1)
+                          name, x, channels, o->center == INT32_MIN ? 0 : o->center);
+    if (o->center > 0 && channels / o->center * (gckpti_rows(x) / x->d[0]) == 1)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: x %S has one value per group; it needs 2 or more: use fewer groups",
                           name, x);
@@ -52,11 +53,11 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
                                              : "variance",
                               channels, &call->in[i].shape);
     call->shape = *x;
-    int64_t means = o->groups ? x->d[0] * o->groups : channels;
+    int64_t means = o->center ? x->d[0] * o->center : channels;
     call->saved_bytes = 2 * (size_t)means * sizeof(float);
     call->workspace_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
     call->workspace_backward = call->workspace_forward;
-    call->mixes_rows = !o->groups;
+    call->mixes_rows = !o->center;
     return GCKPT_OK;
 }
 
@@ -81,7 +82,7 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
                                       int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
-        float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
+        float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + s->epsilon);
         for (int64_t k = c; k < c + s->m; k++)
             mean[k] = group_mean, variance[k] = rstd;
     }
@@ -92,7 +93,7 @@ static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s,
                                                   int64_t worker)
 {
     const gckpt_call *call = s->call;
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->pixels * n;
     float *scratch = (float *)call->workspace + 4 * worker * n;
     gckpti_channel_pass p;
@@ -154,7 +155,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_channel_state *s = (const gckpti_channel_state *)context;
     const gckpt_call *call = s->call;
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t first = i * s->width, end = gckpti_min(first + s->width, s->channels);
     const float *saved = (const float *)call->saved;
     const gckpt_arg *x = &call->in[0];
@@ -195,7 +196,8 @@ static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 
 static void gckpti_run_channels(const gckpt_call *call, int backward)
 {
-    const int groups = *(const int *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const int groups = o->center;
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
     gckpti_channel_state s;
@@ -204,6 +206,7 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
     s.kernels = GCKPTI_KERNEL_OF(call, images->channels, &gckpti_channel_loops);
     s.images = images, s.pixels = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.pixels * s.m);
+    s.epsilon = gckpti_norm_epsilon(o);
     s.width = n, s.items = 1;
     if (GCKPTI_HAS_FAST) {
         s.width = gckpti_ceil_to((n + call->threads - 1) / call->threads, 16);
@@ -233,11 +236,12 @@ GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias)
+                                        gckpt_tensor *bias, float epsilon)
 {
     gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    gckpti_channel_norm o = { groups ? groups : INT32_MIN, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
-    return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+    const int all = 1 + (gain != NULL) + (bias != NULL);
+    const gckpti_norm o = { groups ? groups : INT32_MIN, gain != NULL, bias ? all - 1 : 0, 0.0f };
+    return gckpti_norm_new(&gckpti_op_groupnorm, in, all, o, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -261,10 +265,11 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
 }
 
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance)
+                                        gckpt_tensor *mean, gckpt_tensor *variance, float epsilon)
 {
     gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
-    gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
-    return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+    const int all = 3 + (gain != NULL) + (bias != NULL);
+    const gckpti_norm o = { 0, gain ? 3 : 0, bias ? all - 1 : 0, 0.0f };
+    return gckpti_norm_new(&gckpti_op_batchnorm, in, all, o, epsilon);
 }
 #endif

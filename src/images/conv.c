@@ -67,6 +67,10 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
             return gckpt_fail(call, GCKPT_E_ARG,
                               "%s: window size %i x %i: leave it 0, since w has the size", op,
                               w->size[0], w->size[1]);
+        if (w->ceil || w->exclude_padding)
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: ceil and exclude_padding of a window are a pool's: leave them 0",
+                              op);
         int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
         if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,

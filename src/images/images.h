@@ -5,7 +5,7 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- images/pools.c ---- */
 typedef struct {
-    int size[2], stride[2], padding[2];
+    int size[2], stride[2], padding[2], dilation[2], ceil, exclude_padding; /* of gckpt_window */
 } gckpti_pool;
 
 /* The state of a pool: rows and columns of x (in) and y (out), channels. */
@@ -16,6 +16,31 @@ typedef struct {
     int max, backward;
     int stores; /* nonzero if dx is stored, not added to: each element is in one window */
 } gckpti_pool_state;
+
+/* Taps begin..end-1 of a window are within x on one axis; a mean divides by `counted` of them. */
+typedef struct {
+    int64_t begin, end, counted;
+} gckpti_pool_taps;
+
+/* Returns the number of taps, 0 to size, `dilation` apart, that are nearer than `distance`. */
+GCKPTI_INLINE int64_t gckpti_pool_nearer(int64_t distance, int64_t dilation, int64_t size)
+{
+    const int64_t taps = dilation == 1 ? distance : (distance + dilation - 1) / dilation;
+    return distance <= 0 ? 0 : gckpti_min(taps, size);
+}
+
+/* Returns the taps of the window whose first tap is at `first`, an index of x or negative. */
+GCKPTI_INLINE gckpti_pool_taps gckpti_pool_taps_of(const gckpti_pool_state *s, int axis,
+                                                   int64_t first)
+{
+    const int64_t apart = s->o.dilation[axis], size = s->o.size[axis], end = s->in[axis] - first;
+    gckpti_pool_taps taps;
+    taps.begin = gckpti_pool_nearer(-first, apart, size);
+    taps.end = gckpti_pool_nearer(end, apart, size);
+    taps.counted = s->o.exclude_padding ? taps.end - taps.begin
+                                        : gckpti_pool_nearer(end + s->o.padding[axis], apart, size);
+    return taps;
+}
 
 /* ---- images/upsample.c ---- */
 typedef struct {
@@ -43,11 +68,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 }
 
 /* ---- images/channels.c ---- */
-typedef struct {
-    int groups;     /* 0 means batchnorm */
-    int gain, bias; /* index of the input; 0 means none */
-} gckpti_channel_norm;
-
 typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* one value per channel, as in all arrays below */

@@ -55,15 +55,18 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
-    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0], h0 = top < 0 ? -top : 0;
-    const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
-    const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
+    const int64_t down = s->o.dilation[0] * line, right = s->o.dilation[1] * n; /* to a next tap */
+    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0];
+    const gckpti_pool_taps rows = gckpti_pool_taps_of(s, 0, top);
     const INTS none = V(bits)(V(zero)());
     const int stores = backward && s->stores;
     const int scatters = backward && max && !stores; /* writes one tap of each result */
     for (int64_t q = 0; q < s->out[1]; q++) {
-        const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
-        const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
+        const int64_t first = q * s->o.stride[1] - s->o.padding[1];
+        const gckpti_pool_taps columns = gckpti_pool_taps_of(s, 1, first);
+        const int64_t h0 = rows.begin, h1 = rows.end, w0 = columns.begin, w1 = columns.end;
+        const FLOATS size = V(set1)((float)rows.counted * (float)columns.counted);
+        const int64_t to = (row * s->out[1] + q) * n;
         const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
         int64_t c = 0, left = n;
@@ -78,10 +81,10 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             else if (backward)
                 y = y / size;
             else if (max)
-                y = V(load_n)(x + h0 * line + w0 * n, left);
+                y = V(load_n)(x + h0 * down + w0 * right, left);
             for (int64_t h = h0; h < h1; h++)
                 for (int64_t w = w0; w < w1; w++) {
-                    const int64_t e = h * line + w * n;
+                    const int64_t e = h * down + w * right;
                     const INTS tap = none + (uint32_t)(h * wide + w);
                     const FLOATS v =
                         stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
@@ -106,7 +109,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
         }
         for (; c < n; c++) {
             const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
-            const int64_t e = (int64_t)h * line + ((int64_t)tap - (int64_t)h * wide) * n;
+            const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
             call->in[0].grad[from + c + e] += call->grad_out[to + c];
         }
     }

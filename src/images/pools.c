@@ -13,8 +13,15 @@
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
  * Only taps (elements of a window) within x are read, row by row. max_pool: y is the first tap that
  * no other exceeds, or the first NaN; `saved` (B,P,Q,C) is its 16-bit index in the window. average:
- * y is a chain of additions over taps from +0, / size (padding counts as zeros). Gradients: from +0
- * or its old value, dx adds g at the saved tap or g / size at each tap, window by window. */
+ * y is a chain of additions over taps from +0, / size: the taps within padded x or, if padding is
+ * excluded, within x. Gradients: from +0 or its old value, dx adds g at the saved tap or g / size
+ * at each tap, window by window. */
+
+/* Returns the elements from a window's first tap to its last. */
+static int64_t gckpti_pool_extent(const gckpti_pool *o, int axis)
+{
+    return (o->size[axis] - 1) * (int64_t)o->dilation[axis] + 1;
+}
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -26,13 +33,17 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     s.in[0] = x->n > 3 ? x->d[1] : 1;
     s.in[1] = x->d[x->n - 2];
     s.channels = gckpti_last(x);
-    for (int i = 0; i < 2; i++)
-        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    for (int i = 0; i < 2; i++) {
+        const int64_t stride = s.o.stride[i], end = s.in[i] + s.o.padding[i];
+        const int64_t last = end + s.o.padding[i] - gckpti_pool_extent(&s.o, i);
+        s.out[i] = (s.o.ceil ? last + stride - 1 : last) / stride + 1;
+        s.out[i] -= (s.out[i] - 1) * stride >= end; /* begins after x */
+    }
     return s;
 }
 
-/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x.
- * indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
+/* Checks that each window has a tap within x: it exceeds its padding, fits into padded x, and does
+ * not step over x. indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int indices)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -40,21 +51,33 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int in
     if (x->n != 3 && x->n != 4)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
     for (int i = 0; i < 2; i++)
-        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->dilation[i] < 1 || o->padding[i] < 0 ||
+            o->padding[i] >= gckpti_pool_extent(o, i))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: window.size %i, stride %i, padding %i: size and "
-                              "stride must be 1 or more, padding 0 to size - 1",
-                              name, o->size[i], o->stride[i], o->padding[i]);
+                              "%s: window.size %i, stride %i, padding %i, dilation %i: size, "
+                              "stride and dilation must be 1 or more, padding 0 to dilation (size "
+                              "- 1)",
+                              name, o->size[i], o->stride[i], o->padding[i], o->dilation[i]);
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    for (int i = 0; i < 2; i++)
-        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+    for (int i = 0; i < 2; i++) {
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions, the window needs %i (padding %i)", name,
-                              x, s.in[i], o->size[i], o->padding[i]);
+                              "%s: x %S has %I positions, the window needs %I (padding %i)", name,
+                              x, s.in[i], gckpti_pool_extent(o, i), o->padding[i]);
+        if (o->padding[i] && s.in[i] < o->dilation[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I positions: with padding, the dilation must not be "
+                              "above that (it is %i)",
+                              name, x, s.in[i], o->dilation[i]);
+    }
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)
         call->shape.d[1] = s.out[0];
+    if (indices && o->exclude_padding)
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "%s: exclude_padding is average_pool's; a maximum never counts padding",
+                          name);
     if (indices && (int64_t)o->size[0] * o->size[1] > 65536)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: a window of %i x %i has more than 65536 elements", name, o->size[0],
@@ -87,7 +110,7 @@ static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
     s.stores = backward && !call->in[0].accumulate && !(max && (s.channels < 8 || !call->kernels));
     for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
         s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
-                   s.out[i] * s.o.size[i] == s.in[i];
+                   s.o.dilation[i] == 1 && s.out[i] * s.o.size[i] == s.in[i];
     gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
                    gckpti_pool_item, &s);
 }
@@ -98,35 +121,38 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Sets the field of a pool; taps outside x are `fill`. Removes the padding from the attributes. */
+/* Sets the field of a pool; taps outside x are `fill`. Removes the padding from the attributes. A
+ * mean whose divisor depends on the padding has no field. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
     gckpti_pool *o = (gckpti_pool *)attr;
     const int i = call->in[0].shape.n == 3;
-    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], fill };
+    const int64_t extent = gckpti_pool_extent(o, i);
+    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], (int32_t)extent, fill };
     *field = window;
     o->padding[i] = 0;
-    return 1;
+    return extent <= INT32_MAX && (fill < 0.0f || (!o->ceil && !o->exclude_padding));
 }
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
 {
-    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, 0, 0 };
     gckpt_window w;
     memset(&w, 0, sizeof w);
     if (window)
         w = *window;
-    if (x && ((unsigned)w.groups > 1 || (unsigned)w.dilation[0] > 1 ||
-              (unsigned)w.dilation[1] > 1 || w.output_padding[0] || w.output_padding[1]))
+    if (x && ((unsigned)w.groups > 1 || w.output_padding[0] || w.output_padding[1]))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "%s: a pool's window has size, stride and padding; groups, dilation "
-                           "and output_padding are a convolution's",
+                           "%s: groups and output_padding of a window are a convolution's: leave "
+                           "them 0",
                            op->name);
+    o.ceil = w.ceil != 0, o.exclude_padding = w.exclude_padding != 0;
     for (int i = x && x->shape.n == 3; i < 2; i++) {
         o.size[i] = w.size[i];
         o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
         o.padding[i] = w.padding[i];
+        o.dilation[i] = w.dilation[i] ? w.dilation[i] : 1;
     }
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }

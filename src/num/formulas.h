@@ -251,6 +251,53 @@ GCKPTI_ISA_NOINLINE FLOATS V(softplus_deriv)(FLOATS y)
     return V(fnma)(r * s, p, 1.0f - s);
 }
 
+/* elu: y = high x for x >= 0, else low (exp(x) - 1);  derivative: high for x > 0, else low exp(x)
+ * (Clevert 2016). The difference is -V(softplus_deriv)(-x). */
+GCKPTI_ISA_NOINLINE FLOATS V(elu)(FLOATS x, float high, float low)
+{
+    const FLOATS zero = V(zero)();
+    return V(if_less)(x, zero, -low * V(softplus_deriv)(-V(vmin)(zero, x)), high * x);
+}
+GCKPTI_ISA_NOINLINE FLOATS V(elu_deriv)(FLOATS x, float high, float low)
+{
+    const FLOATS zero = V(zero)();
+    return V(if_less)(zero, x, V(set1)(high), low * V(exp)(V(vmin)(zero, x)));
+}
+
+/* mish: c = max(min(x, 20), -105), w = exp(c), d = w (w + 2) + 2, t = w (w + 2) / d, y = x t, as
+ * t is tanh(log(1 + w));  derivative: t + x (1 - t^2) w / (1 + w) = fma(4 c w / d, (1 + w) / d, t)
+ * (Misra 2019) */
+GCKPTI_INLINED FLOATS V(mish_terms)(FLOATS x, FLOATS *c, FLOATS *w, FLOATS *d)
+{
+    *c = V(vmax)(V(set1)(-105.0f), V(vmin)(V(set1)(GCKPTI_TANH_MAX), x));
+    *w = V(exp)(*c);
+    *d = V(fma)(*w, *w + 2.0f, V(set1)(2.0f));
+    return V(fma)(*w, *w + 2.0f, V(zero)()) / *d;
+}
+GCKPTI_ISA_NOINLINE FLOATS V(mish)(FLOATS x)
+{
+    FLOATS c, w, d;
+    return x * V(mish_terms)(x, &c, &w, &d);
+}
+GCKPTI_ISA_NOINLINE FLOATS V(mish_deriv)(FLOATS x)
+{
+    FLOATS c, w, d, t = V(mish_terms)(x, &c, &w, &d);
+    return V(fma)(4.0f * c * w / d, (1.0f + w) / d, t);
+}
+
+/* hardswish: y = x min(max(x + 3, 0), 6) / 6;  derivative: 0 for x <= -3, 1 for x >= 3, else x / 3
+ * + 1/2 (Howard 2019) */
+GCKPTI_INLINED FLOATS V(hardswish)(FLOATS x)
+{
+    return x * V(vmin)(V(set1)(6.0f), V(vmax)(V(zero)(), x + 3.0f)) / 6.0f;
+}
+GCKPTI_INLINED FLOATS V(hardswish_deriv)(FLOATS x)
+{
+    const FLOATS low = V(set1)(-3.0f), high = V(set1)(3.0f), c = V(vmin)(high, V(vmax)(low, x));
+    const FLOATS slope = V(if_equal)(c, high, V(set1)(1.0f), c / 3.0f + 0.5f);
+    return V(if_equal)(c, low, V(zero)(), slope);
+}
+
 /* Sine and (below) cosine of an angle hi + lo, |hi| <= pi/4 (num/angles.h); fit 2^-32, 2^-33. */
 GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
 {

@@ -28,6 +28,7 @@ GCKPTI_COLD_END
     X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
     X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
     X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
+    X(elu, CORE) X(selu, CORE) X(mish, CORE) X(hardswish, CORE) X(prelu, CORE)                     \
     X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
     X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
     X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
@@ -149,11 +150,11 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(log, gckpti_flops_20, GCKPT_IN(0), V(log)(x), quotient, x)                                   \
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
     X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
-    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x))         \
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
     X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
-/* Ops with attributes o: also how many, the condition that they meet, and the error if they do not.
+/* Ops with attributes o, and those without a builder of their own (gckpt_activation): also how many
+ * attributes, the condition that they meet, and the error if they do not.
  * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
@@ -167,7 +168,16 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
       V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
       1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
-      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")
+      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")        \
+    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x),         \
+      0, 1, "")                                                                                    \
+    X(elu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, 1.0f, o[0]), product,                           \
+      V(elu_deriv)(x, 1.0f, o[0]), 1, (o[0] - o[0] == 0.0f), "alpha = %g must be finite")          \
+    X(selu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), product,   \
+      V(elu_deriv)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), 0, 1, "")                                \
+    X(mish, gckpti_flops_20, GCKPT_IN(0), V(mish)(x), product, V(mish_deriv)(x), 0, 1, "")         \
+    X(hardswish, gckpti_flops_8, GCKPT_IN(0), V(hardswish)(x), product, V(hardswish_deriv)(x),     \
+      0, 1, "")
 /* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
  * the rule: g, and a factor or divisor. x: the input; y: the other input. */
 #define GCKPTI_BINARY_GRADS(X)                                                                     \
@@ -176,6 +186,9 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(times_other, product, g, y)                                                                  \
     X(numerator, quotient, g, y)                                                                   \
     X(denominator, product, -g, y / x / x)                                                         \
+    X(not_negative, product, g, V(if_less)(V(zero)(), x, V(set1)(1.0f), y))                        \
+    X(negative_part, product, V(if_less)(V(zero)(), y, V(zero)(), g),                              \
+      V(if_less)(V(zero)(), y, V(zero)(), y))                           \
     X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
       V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
     X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
@@ -190,7 +203,9 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,  \
       larger, GCKPTI_BOTH_INPUTS)                                                                  \
     X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS, \
-      smaller, GCKPTI_BOTH_INPUTS)
+      smaller, GCKPTI_BOTH_INPUTS)                                                                 \
+    X(prelu, NULL, 0, V(if_less)(V(zero)(), x, x, y * x), not_negative, GCKPTI_BOTH_INPUTS,        \
+      negative_part, GCKPT_IN(0))
 enum { GCKPTI_BOTH_INPUTS = 3 }; /* GCKPT_IN(0) | GCKPT_IN(1) */
 /* clang-format on */
 
@@ -290,9 +305,14 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias; /* gain, bias: index of the input; 0 means none */
-    float epsilon;          /* omitted if it is 1e-5 */
+    int center;     /* if nonzero, the mean is subtracted; or the number of groups */
+    int gain, bias; /* index of the input; 0 means none */
+    float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;
+
+/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                        gckpti_norm o, float epsilon);
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {

@@ -67,7 +67,7 @@ static void solve(const problem *p, const way *w, arrays *a)
                             gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
                             gckpt_input(g, "v", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
                             gckpt_input(g, "g", GCKPT_F32, gckpt_shape3(w->rows, p->t, c)) };
-    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale };
+    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale, NULL };
     if (p->lengths)
         desc.lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(w->rows));
     gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]),
@@ -131,6 +131,67 @@ static void pytorch(void)
     GOLDEN(window, 1, 6, 6, 3, 2, 1, 1, NULL, 0, 3, 0, 0);
     GOLDEN(capped, 1, 3, 5, 3, 2, 2, 0, NULL, 0, 0, 1.5f, 0);
     GOLDEN(window_capped, 2, 5, 5, 3, 2, 1, 1, NULL, 0, 2, 2, 0.75f);
+}
+
+/* Tests a mask (heads or 1,T,S) that hides key 2 of the last head from query 0, and its gradient. */
+static void biased(const char *name, int64_t heads, int64_t key_heads, int precision, const double *const *want)
+{
+    enum { B = 2, T = 3, S = 5, D = 3 };
+    static arrays a;
+    float mask[4 * T * S];
+    const problem p = { B, T, S, D, (int)heads, (int)key_heads, 0, NULL, 0, 0, 0, 0 };
+    const int64_t masks = heads != key_heads ? heads : 1;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    fill(&p, &a);
+    for (int64_t i = 0; i < masks * T * S; i++)
+        mask[i] = (float)((i * 37 + 5 * 11) % 101 - 50) / 32;
+    mask[(masks - 1) * T * S + 2] = -INFINITY;
+    gckpt_tensor *in[5] = { gckpt_input(g, "q", GCKPT_F32, gckpt_shape3(1, T, heads * D)),
+                            gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(1, S, key_heads * D)),
+                            gckpt_input(g, "v", GCKPT_F32, gckpt_shape3(1, S, key_heads * D)),
+                            gckpt_input(g, "g", GCKPT_F32, gckpt_shape3(1, T, heads * D)),
+                            gckpt_constant(g, "mask", GCKPT_F32, gckpt_shape3(masks, T, S), mask) };
+    gckpt_tensor *out = gckpt_attention(
+        in[Q], in[K], in[V], &(gckpt_attention_desc){ .heads = p.heads, .key_heads = p.key_heads, .mask = in[4] });
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
+    const gckpt_fetch_spec fetches[5] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 }, { in[4], 1 } };
+    gckpt_plan_desc d = { .batch = B, .bf16.precision = (gckpt_precision)precision,
+                          .fetch.specs = fetches, .fetch.count = 5 };
+    gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
+    if (!CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s)))
+        exit(check_report("test_attention"));
+    CHECK(gckpt_plan_split_exact(plan, NULL) == 1);
+    gckpt_feed feeds[4];
+    for (int i = 0; i < 4; i++) {
+        feeds[i].input = gckpt_id(in[i]), feeds[i].data = a.x[i];
+        CHECK(gckpt_collect(e, gckpt_id(i ? in[i - 1] : out), i > 0, a.x[OUT + i], CAPACITY) == GCKPT_OK);
+    }
+    CHECK_MSG(gckpt_gradients(e, feeds, 4, B, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    const float *dmask = gckpt_fetch(e, gckpt_id(in[4]), 1);
+    for (int which = OUT; which <= ARRAYS; which++) {
+        const int64_t n = which == ARRAYS ? masks * T * S : elements_of(&p, which == OUT ? Q : which - DQ);
+        for (int64_t i = 0; i < n; i++) {
+            const double x = (double)(which == ARRAYS ? dmask[i] : a.x[which][i]), y = want[which - OUT][i];
+            CHECK_MSG(fabs(x - y) < (precision ? 0.05 : 1e-6) * (1 + fabs(y)),
+                      "%s: array %d, element %d is %.9g, not %.9g", name, which, (int)i, x, y);
+        }
+    }
+    util_free(e, plan, g, s);
+}
+
+static void masks(void)
+{
+    const double *const shared[5] = { golden_attention_biased_out, golden_attention_biased_dq, golden_attention_biased_dk,
+                                      golden_attention_biased_dv, golden_attention_biased_dmask };
+    const double *const once[5] = { golden_attention_biased_once_out, golden_attention_biased_once_dq,
+                                    golden_attention_biased_once_dk, golden_attention_biased_once_dv,
+                                    golden_attention_biased_once_dmask };
+    for (int precision = 0; precision < 2; precision++) {
+        biased("a mask for each head", 4, 2, precision, shared);
+        biased("a mask for all heads", 2, 2, precision, once);
+    }
 }
 
 /* ---- compared with the formula in binary64 ---- */
@@ -322,7 +383,7 @@ static void refusals(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
-    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
+    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0, NULL };
     gckpt_fetch_spec fetch = { gckpt_attention(in, in, in, &desc), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
@@ -364,6 +425,7 @@ static void refusals(void)
 int main(void)
 {
     pytorch();
+    masks();
     written_out();
     bits();
     refusals();

@@ -489,7 +489,7 @@ void test_large(void)
     printf("\n%ld x %ld floats                  ms  wrong values\n", (long)m, (long)n);
     for (int what = 0; what < LARGE_OPS; what++) {
         const gckpti_permute axes = { 2, { 1, 0 } };
-        const gckpti_pad ends = { 1, 1, 2, 0 };
+        const gckpti_pad ends = { 1, 1, 2, 0, 0 };
         const void *attributes = what == LARGE_PERMUTE ? (const void *)&axes
                                  : what == LARGE_PAD   ? &ends
                                                        : NULL;

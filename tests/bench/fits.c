@@ -81,7 +81,7 @@ static gckpt_tensor *convolution(net *n, gckpt_tensor *x, int layer, int in, int
     x = gckpt_conv2d(x, w, NULL, &window);
     gckpt_tensor *gain = param(n, "gain", layer, gckpt_shape1(out), 0, 1);
     gckpt_tensor *bias = param(n, "bias", layer, gckpt_shape1(out), 0, 0);
-    return gckpt_relu(gckpt_groupnorm(x, 2, gain, bias));
+    return gckpt_relu(gckpt_groupnorm(x, 2, gain, bias, 0));
 }
 
 static void build_cnn(net *n, const family *of, int width)

@@ -301,7 +301,7 @@ gckpt_tensor *convolved(gckpt_tensor *x, int64_t size, int64_t to, int stride, b
         snprintf(name, sizeof name, "r%d", named++);
         running = gckpt_running(graph, name, c, gckpt_init{ 0, 0, &running == of ? 0.0f : 1.0f }, 0.1f);
     }
-    y = gckpt_batchnorm(y, gain, bias, of[0], of[1]);
+    y = gckpt_batchnorm(y, gain, bias, of[0], of[1], 0);
     return then_relu ? gckpt_relu(y) : y;
 }
 

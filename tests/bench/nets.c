@@ -67,7 +67,7 @@ static T *batchnorm(T *x)
         running[i] = gckpt_running(r.graph, name[i], gckpt_shape1(last(x)),
                                    (gckpt_init){ 0, 0, (float)i }, 0.1f);
     }
-    return gckpt_batchnorm(x, gain, bias, running[0], running[1]);
+    return gckpt_batchnorm(x, gain, bias, running[0], running[1], 0);
 }
 
 static T *layernorm(T *x)
@@ -79,7 +79,7 @@ static T *layernorm(T *x)
 static T *groupnorm(T *x, int groups)
 {
     T *gain = vector(last(x), 1);
-    return gckpt_groupnorm(x, groups, gain, vector(last(x), 0));
+    return gckpt_groupnorm(x, groups, gain, vector(last(x), 0), 0);
 }
 
 static T *lstm(T *x, int64_t hidden)
@@ -291,7 +291,7 @@ static T *build(int i, int *is_net)
     CASE(0, "max, middle axis", gckpt_max(in3(32, 128, 256), 1))
     CASE(0, "permute, last two axes", swapped(in3(32, 128, 256)))
     CASE(0, "slice, last axis", gckpt_slice(in3(32, 128, 256), 2, 3, 250))
-    CASE(0, "pad, last axis", gckpt_pad(in3(32, 128, 256), 2, 3, 1, 0))
+    CASE(0, "pad, last axis", gckpt_pad(in3(32, 128, 256), 2, 3, 1, GCKPT_PAD_VALUE, 0))
     CASE(0, "product with a column", scaled(in2(4096, 256)))
     CASE(0, "linear, 256-1, 4096 rows", linear(in2(4096, 256), 1))
     CASE(0, "linear, 1024-1024, 1 row", linear(in2(1, 1024), 1024))

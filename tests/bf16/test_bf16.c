@@ -1447,8 +1447,8 @@ static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
     case 9: return gckpt_div(a, b);
     case 10: return gckpt_maximum(a, b);
     case 11: return gckpt_minimum(a, b);
-    case 12: return gckpt_leaky_relu(a, 0.1f);
-    case 13: return gckpt_softplus(a);
+    case 12: return gckpt_activation(a, GCKPT_LEAKY_RELU, 0.1f);
+    case 13: return gckpt_activation(a, GCKPT_SOFTPLUS, 0);
     case 14: return gckpt_sin(a);
     case 15: return gckpt_cos(b);
     case 16: return gckpt_where(gckpt_relu(a), b, a);

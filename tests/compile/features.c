@@ -340,7 +340,7 @@ static void ops(void)
     feeds[0].input = gckpt_id(x);
     feeds[0].data = numbers;
     y = gckpt_permute(gckpt_linear(x, weight(x, "w", 4, 4), NULL), axes, 3);
-    y = gckpt_mul(gckpt_mean(gckpt_pad(y, 2, 1, 0, 1), 1), gckpt_max(gckpt_pad(y, 2, 0, 1, 0), 1));
+    y = gckpt_mul(gckpt_mean(gckpt_pad(y, 2, 1, 0, GCKPT_PAD_VALUE, 1), 1), gckpt_max(gckpt_pad(y, 2, 0, 1, GCKPT_PAD_VALUE, 0), 1));
     run_loss(g, s, gckpt_sum_loss(y), feeds, 1, "AXES");
 #endif
 #ifndef GCKPT_NO_RECURRENT

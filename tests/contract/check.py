@@ -134,14 +134,14 @@ class Draw:
         if k == 0:
             self.made(self.op("scale", [x], F(0.8)), s)
         elif k == 1:
-            self.made(self.op("leaky_relu", [x], F(0.2)), s)
+            self.made(self.op(str(self.more.choice(["leaky_relu", "elu"])), [x], F(0.2)), s)
         elif k == 2:
             self.made(self.op("clamp", [x], F(-0.7), F(0.9)), s)
         else:
             self.made(self.op("detach", [x]), s)
 
     def grow_two(self, x, s):
-        self.made(self.op(str(self.r.choice(["add", "sub", "mul", "maximum", "minimum"])), [x, self.partner(s)]), s)
+        self.made(self.op(str(self.r.choice(["add", "sub", "mul", "maximum", "minimum", "prelu"])), [x, self.partner(s)]), s)
 
     def grow_where(self, x, s):
         self.made(self.op("where", [self.op("relu", [x]), x, self.partner(s)]), s)
@@ -228,7 +228,8 @@ class Draw:
     def grow_ends(self, x, s):
         k = int(self.r.integers(0, 4))
         if k == 0 and np.prod(s) * 2 <= SMALL:
-            self.made(self.op("pad", [x], len(s), 1, 2, F(0.3)), s[:-1] + (s[-1] + 3,))
+            mode = int(self.more.integers(0, 3)) if s[-1] > 2 else 0
+            self.made(self.op("pad", [x], len(s), 1, 2, mode, F(0.3)), s[:-1] + (s[-1] + 3,))
         elif k == 1 and len(s) >= 2:
             self.made(self.op("max", [x], 1), s[1:])
         elif k == 2 and len(s) >= 2:
@@ -260,10 +261,16 @@ class Draw:
         gain, bias = (self.weight(2) if self.chance(50) else -1 for _ in range(2))
         if k == 2:
             groups = int(self.r.integers(1, 3)) if t * c > 2 else 1  # groupnorm refuses groups with a single value
-            y, p = self.op("groupnorm", [i, gain, bias], groups), (t, c // 2, 2)
+            y, p = self.op("groupnorm", [i, gain, bias], groups, F(1e-5 if t % 2 else 1e-3)), (t, c // 2, 2)
         elif k == 3:
             name = "max_pool" if self.chance(50) else "average_pool"
-            y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0))), (t + 1, c // 2, 2)
+            if t < 2 or self.more.integers(0, 2):
+                y, p = self.op(name, [i], *self.window((2, 1), (1, 1), (1, 0)), 0, 0), (t + 1, c // 2, 2)
+            else:  # taps 2 apart; the last of the windows, 3 apart, may end after the padding
+                window = self.window((2, 1), (3, 1), (1, 0), (2, 1))
+                p = -(-(t - 1) // 3) + 1
+                p -= 3 * (p - 1) >= t + 1
+                y, p = self.op(name, [i], *window, 1, int(name[0] == "a" and c > 2)), (p, c // 2, 2)
         elif k == 4:
             y, p = self.op("global_average_pool", [i]), (2,)
         elif k == 5:
@@ -300,7 +307,7 @@ class Draw:
         gain, bias = (self.weight(c) if self.chance(60) else -1 for _ in range(2))
         mean = self.net.running(self.normal(c), F(0.1))
         variance = self.net.running(np.abs(self.normal(c)), F(0.25))
-        self.made(self.op("batchnorm", [x, gain, bias, mean, variance]), s)
+        self.made(self.op("batchnorm", [x, gain, bias, mean, variance], F(1e-3 if c % 3 else 1e-5)), s)
 
     def grow_upsample(self, x, s):
         if len(s) != 2 or s[1] % 2 or s[0] * s[1] > SMALL // 8:

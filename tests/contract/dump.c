@@ -131,7 +131,7 @@ static T keep(T t)
 }
 static gckpt_window window(void)
 {
-    gckpt_window w = { { 0 }, { 0 }, { 0 }, { 0 }, 0, { 0 } };
+    gckpt_window w = { { 0 }, { 0 }, { 0 }, { 0 }, 0, { 0 }, 0, 0 };
     for (int i = 0; i < 2; i++) {
         w.size[i] = whole(), w.stride[i] = whole(), w.padding[i] = whole();
         w.dilation[i] = whole(), w.output_padding[i] = whole();
@@ -166,6 +166,7 @@ static T build(const char *name, const T *x, int n)
         { "sub", gckpt_sub },
         { "mul", gckpt_mul },
         { "div", gckpt_div },
+        { "prelu", gckpt_prelu },
         { "maximum", gckpt_maximum },
         { "minimum", gckpt_minimum },
     };
@@ -203,19 +204,24 @@ static T build(const char *name, const T *x, int n)
             return windows[i].make(x[0], x[1], x[2], &w);
         }
     if (!strcmp(name, "max_pool") || !strcmp(name, "average_pool")) {
-        const gckpt_window w = window();
+        gckpt_window w = window();
+        w.ceil = whole(), w.exclude_padding = whole();
         return (name[0] == 'm' ? gckpt_max_pool : gckpt_average_pool)(x[0], &w);
     }
     if (!strcmp(name, "layernorm"))
         return gckpt_layernorm(x[0], x[1], x[2], real());
     if (!strcmp(name, "rmsnorm"))
         return gckpt_rmsnorm(x[0], x[1], real());
-    if (!strcmp(name, "groupnorm"))
-        return gckpt_groupnorm(x[0], whole(), x[1], x[2]);
+    if (!strcmp(name, "groupnorm")) {
+        const int groups = whole();
+        return gckpt_groupnorm(x[0], groups, x[1], x[2], real());
+    }
     if (!strcmp(name, "batchnorm"))
-        return gckpt_batchnorm(x[0], x[1], x[2], x[3], x[4]);
+        return gckpt_batchnorm(x[0], x[1], x[2], x[3], x[4], real());
     if (!strcmp(name, "leaky_relu"))
-        return gckpt_leaky_relu(x[0], real());
+        return gckpt_activation(x[0], GCKPT_LEAKY_RELU, real());
+    if (!strcmp(name, "elu"))
+        return gckpt_activation(x[0], GCKPT_ELU, real());
     if (!strcmp(name, "scale"))
         return gckpt_scale(x[0], real());
     if (!strcmp(name, "pow"))
@@ -274,8 +280,8 @@ static T build(const char *name, const T *x, int n)
     if (!strcmp(name, "concat"))
         return gckpt_concat(x, n, whole());
     if (!strcmp(name, "pad")) {
-        const int axis = whole(), before = whole(), after = whole();
-        return gckpt_pad(x[0], axis, before, after, real());
+        const int axis = whole(), before = whole(), after = whole(), mode = whole();
+        return gckpt_pad(x[0], axis, before, after, (gckpt_pad_mode)mode, real());
     }
     if (!strcmp(name, "sum"))
         return gckpt_sum(x[0], whole());

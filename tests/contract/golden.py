@@ -209,8 +209,10 @@ def moves():
         def one(name, builder, v, attributes, shape):
             return against(data["golden_" + name], name, builder, [(v, "x")], attributes, lambda s: numbers(17, s),
                            shape)
-        yield one("pad", "pad", x, (2, 1, 3, F(0.5)), (2, 3, 8, 2))
-        yield one("pad_last", "pad", x, (3, 2, 0, F(-1.25)), (2, 3, 4, 4))
+        yield one("pad", "pad", x, (2, 1, 3, 0, F(0.5)), (2, 3, 8, 2))
+        yield one("pad_last", "pad", x, (3, 2, 0, 0, F(-1.25)), (2, 3, 4, 4))
+        yield one("reflect", "pad", x, (2, 3, 2, 1, F(0)), (2, 3, 9, 2))
+        yield one("replicate", "pad", x, (1, 2, 4, 2, F(0)), (2, 9, 4, 2))
         yield one("max", "max", x, (1,), (2, 4, 2))
         yield one("max_last", "max", line, (1,), (2,))
         for how in range(3):
@@ -242,16 +244,25 @@ def norms():
     return counted(
         against(data["golden_" + name], name, builder, inputs, attributes, lambda s: numbers(17, s), shape)
         for name, builder, inputs, attributes, shape in (
-            ("max", "max_pool", [(image, "x")], window((3, 2), (2, 2), (1, 0)), (2, 3, 3, 3)),
-            ("max_1d", "max_pool", [(line, "x")], window((0, 3), (0, 1), (0, 1)), (2, 7, 4)),
-            ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)), (2, 4, 3, 3)),
-            ("average_1d", "average_pool", [(line, "x")], window((0, 2)), (2, 3, 4)),
+            ("max", "max_pool", [(image, "x")], window((3, 2), (2, 2), (1, 0)) + (0, 0), (2, 3, 3, 3)),
+            ("max_1d", "max_pool", [(line, "x")], window((0, 3), (0, 1), (0, 1)) + (0, 0), (2, 7, 4)),
+            ("average", "average_pool", [(image, "x")], window((2, 3), (1, 2), (0, 1)) + (0, 0), (2, 4, 3, 3)),
+            ("average_1d", "average_pool", [(line, "x")], window((0, 2)) + (0, 0), (2, 3, 4)),
+            ("max_ceil", "max_pool", [(image, "x")], window((3, 2), (2, 3), (1, 1), (1, 2)) + (1, 0), (2, 3, 3, 3)),
+            ("max_dilated", "max_pool", [(numbers(13, (2, 9, 4)), "x")],
+             window((0, 3), (0, 1), (0, 1), (0, 2)) + (0, 0), (2, 7, 4)),
+            ("average_ceil", "average_pool", [(image, "x")], window((2, 3), (2, 2), (1, 1)) + (1, 0), (2, 3, 4, 3)),
+            ("average_inside", "average_pool", [(image, "x")], window((2, 3), (2, 2), (1, 1)) + (1, 1), (2, 3, 4, 3)),
+            ("average_inside_1d", "average_pool", [(line, "x")], window((0, 3), (0, 2), (0, 1)) + (0, 1), (2, 4, 4)),
             ("global", "global_average_pool", [(image, "x")], (), (2, 3)),
-            ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2,), eight.shape),
-            ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3,), (3, 4, 6)),
-            ("group_none", "groupnorm", [(numbers(19, (3, 40)), "x"), None, None], (1,), (3, 40)),
-            ("batch", "batchnorm", [(eight, "x"), gain(8), bias(8)] + running(8), (), eight.shape),
-            ("batch_none", "batchnorm", [(numbers(19, (6, 4)), "x"), None, None] + running(4), (), (6, 4))))
+            ("group", "groupnorm", [(eight, "x"), gain(8), bias(8)], (2, F(1e-5)), eight.shape),
+            ("group_bias", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), None, bias(6)], (3, F(1e-5)), (3, 4, 6)),
+            ("group_none", "groupnorm", [(numbers(19, (3, 40)), "x"), None, None], (1, F(1e-5)), (3, 40)),
+            ("batch", "batchnorm", [(eight, "x"), gain(8), bias(8)] + running(8), (F(1e-5),), eight.shape),
+            ("batch_none", "batchnorm", [(numbers(19, (6, 4)), "x"), None, None] + running(4), (F(1e-5),), (6, 4)),
+            ("group_eps", "groupnorm", [(numbers(19, (3, 4, 6)), "x"), gain(6), bias(6)], (2, F(1e-6)), (3, 4, 6)),
+            ("batch_eps", "batchnorm", [(numbers(19, (6, 4)), "x"), gain(4), bias(4)] + running(4), (F(1e-3),),
+             (6, 4))))
 
 
 def convolutions():
@@ -259,7 +270,7 @@ def convolutions():
     data = arrays(text)
     pairs = r"\{ (\d+), (\d+) \}"
     row = re.compile(r"\{ (\d), (\d), \{ ([\d, ]+) \}, (\d), \{ ([\d, ]+) \}, (\d+), \{ ([\d, ]+) \}, \{ " +
-                     r",\s*".join([pairs] * 4) + r", (\d+), " + pairs + r" \},\s*golden_y(\d+)")
+                     r",\s*".join([pairs] * 4) + r", (\d+), " + pairs + r", 0, 0 \},\s*golden_y(\d+)")
 
     def cases():
         for m in row.finditer(text):
@@ -303,7 +314,7 @@ def special():
             r'\{ (\w+), (\w+) \},\s*(\w+), (\w+) \}',
             text):
         by = tuple(F(v.strip().rstrip("f").replace("INFINITY", "inf")) for v in (a, b))
-        by = by[:{"pow": 1, "leaky_relu": 1, "clamp": 2, "scale": 1}.get(name, 0)]
+        by = by[:{"pow": 1, "leaky_relu": 1, "elu": 1, "clamp": 2, "scale": 1}.get(name, 0)]
         net = Net(1, 1)
         refs = [net.input(data[x].reshape(1, -1)) for x in (x0, x1)[:int(inputs)]]
         if name == "where":

@@ -55,9 +55,37 @@ def silu_slope(c):
     return fma(c.x[0] * s, F(1) - s, s)
 
 
+SELU = F(1.05070102), F(1.75809932)  # scale, and scale alpha
+
+
+def elu(x, high, low):
+    return np.where(x < 0, -low * unary.less_than_1(-np.minimum(F(20), -np.minimum(F(0), x))), high * x)
+
+
+def elu_slope(x, high, low):
+    return np.where(x > 0, high, low * exp(np.minimum(F(0), x)))
+
+
+def mish_terms(x):
+    c = np.maximum(F(-105), np.minimum(F(20), x))
+    w = exp(c)
+    d = fma(w, w + F(2), F(2))
+    return rounded(w, w + F(2)) / d, c, w, d
+
+
+def mish_slope(x):
+    t, c, w, d = mish_terms(x)
+    return fma(F(4) * c * w / d, (F(1) + w) / d, t)
+
+
 curve("silu", lambda c: c.x[0] / (F(1) + exp(-c.x[0])), silu_slope)
 curve("softplus", lambda c: np.maximum(c.x[0], F(0)) + log1p(exp(-np.abs(c.x[0]))),
       lambda c: unary.less_than_1(-np.minimum(F(20), c.y)))
+curve("elu", lambda c: elu(c.x[0], F(1), c.a[0]), lambda c: elu_slope(c.x[0], F(1), c.a[0]))
+curve("selu", lambda c: elu(c.x[0], *SELU), lambda c: elu_slope(c.x[0], *SELU))
+curve("mish", lambda c: c.x[0] * mish_terms(c.x[0])[0], lambda c: mish_slope(c.x[0]))
+curve("hardswish", lambda c: c.x[0] * np.minimum(F(6), np.maximum(F(0), c.x[0] + F(3))) / F(6),
+      lambda c: np.where(c.x[0] <= -3, F(0), np.where(c.x[0] >= 3, F(1), c.x[0] / F(3) + F(0.5))))
 curve("sin", lambda c: wave(c.x[0], 0), lambda c: wave(c.x[0], 1))
 curve("cos", lambda c: wave(c.x[0], 1), lambda c: wave(c.x[0], 2))
 curve("abs", lambda c: np.abs(c.x[0]), lambda c: np.where(c.x[0] > 0, F(1), np.where(c.x[0] < 0, F(-1), F(0))))
@@ -132,6 +160,8 @@ def two(name, forward, backward):
 two("add", lambda a, b: a + b, lambda c, g: [(g,), (g,)])
 two("sub", lambda a, b: a - b, lambda c, g: [(g,), (-g,)])
 two("mul", lambda a, b: a * b, lambda c, g: [(g, c.x[1]), (g, c.x[0])])
+two("prelu", lambda a, b: np.where(a > 0, a, b * a),
+    lambda c, g: [(g, np.where(c.x[0] > 0, F(1), c.x[1])), (np.where(c.x[0] > 0, F(0), g), np.where(c.x[0] > 0, F(0), c.x[0]))])
 two("div", lambda a, b: a / b, lambda c, g: [(g / c.x[1],), (g, -(c.x[0] / c.x[1]) / c.x[1])])
 
 
@@ -748,16 +778,40 @@ class FromU8:
         return [None]
 
 
+class Ends(Value):
+    """A gradient x, to whose entries of an axis the gradients of their copies are then added in order."""
+
+    def __init__(self, x, copies, axis):
+        self.x, self.copies, self.axis = x, copies, axis
+
+    def store(self):
+        return self.copied(np.array(self.x, F))
+
+    def add(self, s):
+        return self.copied(s + self.x)
+
+    def copied(self, s):
+        s = np.moveaxis(np.array(s), self.axis, 0)
+        for place, g in self.copies:
+            s[place] = s[place] + g
+        return np.moveaxis(s, 0, self.axis)
+
+
 @op("pad")
 class Pad:
     def forward(c):
-        axis, before, after, value = c.a
+        axis, before, after, mode, value = c.a
         widths = [(before, after) if i == axis else (0, 0) for i in range(c.x[0].ndim)]
-        return np.pad(c.x[0], widths, constant_values=value)
+        return np.pad(c.x[0], widths, ["constant", "reflect", "edge"][mode],
+                      **({} if mode else {"constant_values": value}))
 
     def backward(c, g):
-        axis, before, after, value = c.a
-        return [Value(np.take(g, range(before, g.shape[axis] - after), axis))]
+        axis, before, after, mode, _ = c.a
+        g = np.moveaxis(g, axis, 0)
+        inner = np.moveaxis(g[before:len(g) - after], 0, axis)
+        places = np.pad(np.arange(len(g) - before - after), (before, after), ["constant", "reflect", "edge"][mode])
+        ends = [k for k in range(len(g)) if mode and not before <= k < len(g) - after]
+        return [Ends(inner, [(places[k], g[k]) for k in ends], axis)]
 
 
 @op("max")
@@ -953,6 +1007,16 @@ class PoolBase:
         a[1], a[6] = a[1] or size[0], a[6] or size[1]
         return Window(a, x.shape[1], x.shape[2], size, y[1], y[2]), x, y
 
+    @staticmethod
+    def divisor(c, win):
+        """Returns K (1,P,Q,1): the taps within x or, unless padding is excluded (attribute 12), within padded x."""
+        low, high = ((0, 0), (win.h, win.w)) if c.a[12] else (
+            (-win.pad[0], -win.pad[1]), (win.h + win.pad[0], win.w + win.pad[1]))
+        k = np.zeros((win.p, win.q), F)
+        for i, j, y, x in win.taps:
+            k = k + (((y >= low[0]) & (y < high[0]))[:, None] & ((x >= low[1]) & (x < high[1]))[None, :])
+        return k.astype(F)[None, :, :, None]
+
 
 @op("max_pool")
 class MaxPool(PoolBase):
@@ -992,11 +1056,11 @@ class AveragePool(PoolBase):
         s = np.zeros(y, F)
         for tap in win.taps:
             s = s + win.gather(x, tap)
-        return (s / F(len(win.taps))).reshape(c.shape)
+        return (s / PoolBase.divisor(c, win)).reshape(c.shape)
 
     def backward(c, g):
         win, x, y = PoolBase.window(c)
-        each = g.reshape(y) / F(len(win.taps))
+        each = g.reshape(y) / PoolBase.divisor(c, win)
 
         def go(s):
             s = s.reshape(x.shape)
@@ -1026,7 +1090,7 @@ class Groupnorm:
         first = np.repeat(by_groups(x[:, 0], groups)[..., 0], x.shape[2] // groups, 1)[:, None]
         m = first + Groupnorm.over(x - first, groups) / n
         d = x - m
-        r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + F(1e-5))
+        r = F(1) / np.sqrt(Groupnorm.over(rounded(d, d), groups) / n + c.a[1])
         h = d * r
         c.saved = {"h": h, "r": r}
         gain, bias = c.x[1], c.x[2]
@@ -1193,7 +1257,7 @@ class Batchnorm:
             m = first + place_sums(x - first)[:, None] / n
             d = x - m
             v = place_sums(rounded(d, d))[:, None] / n
-            r = F(1) / np.sqrt(v + F(1e-5))
+            r = F(1) / np.sqrt(v + c.a[0])
             h = d * r
             gain, bias = c.x[1], c.x[2]
             if gain is None:

@@ -681,24 +681,24 @@ static void test_convolutions(void)
         int64_t rows, image[2], taps[2], c, o;
         gckpt_window window;
     } list[] = {
-        { 2, { 9, 8 }, { 3, 3 }, 16, 24, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
-        { 1, { 6, 7 }, { 3, 3 }, 50, 52, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
-        { 1, { 5, 5 }, { 3, 3 }, 70, 3, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
-        { 2, { 9, 9 }, { 3, 3 }, 3, 49, { { 0 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
-        { 3, { 8, 9 }, { 1, 1 }, 20, 17, { { 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0 } } },
-        { 1, { 7, 11 }, { 2, 5 }, 9, 10, { { 0 }, { 3, 2 }, { 1, 2 }, { 2, 1 }, 2, { 0 } } },
-        { 2, { 6, 9 }, { 3, 3 }, 1, 1, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 70, { 0 } } },
-        { 2, { 6, 9 }, { 3, 3 }, 1, 3, { { 0 }, { 2, 1 }, { 1, 1 }, { 1, 1 }, 13, { 0 } } },
-        { 1, { 4, 5 }, { 3, 3 }, 1, 2, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 66, { 0 } } },
-        { 1, { 4, 5 }, { 3, 3 }, 2, 1, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 35, { 0 } } },
-        { 2, { 6, 9 }, { 3, 3 }, 5, 1, { { 0 }, { 1, 2 }, { 0, 1 }, { 1, 3 }, 4, { 0 } } },
+        { 2, { 9, 8 }, { 3, 3 }, 16, 24, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 }, 0, 0 } },
+        { 1, { 6, 7 }, { 3, 3 }, 50, 52, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 }, 0, 0 } },
+        { 1, { 5, 5 }, { 3, 3 }, 70, 3, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 }, 0, 0 } },
+        { 2, { 9, 9 }, { 3, 3 }, 3, 49, { { 0 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 0 }, 0, 0 } },
+        { 3, { 8, 9 }, { 1, 1 }, 20, 17, { { 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0 }, 0, 0 } },
+        { 1, { 7, 11 }, { 2, 5 }, 9, 10, { { 0 }, { 3, 2 }, { 1, 2 }, { 2, 1 }, 2, { 0 }, 0, 0 } },
+        { 2, { 6, 9 }, { 3, 3 }, 1, 1, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 70, { 0 }, 0, 0 } },
+        { 2, { 6, 9 }, { 3, 3 }, 1, 3, { { 0 }, { 2, 1 }, { 1, 1 }, { 1, 1 }, 13, { 0 }, 0, 0 } },
+        { 1, { 4, 5 }, { 3, 3 }, 1, 2, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 66, { 0 }, 0, 0 } },
+        { 1, { 4, 5 }, { 3, 3 }, 2, 1, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 35, { 0 }, 0, 0 } },
+        { 2, { 6, 9 }, { 3, 3 }, 5, 1, { { 0 }, { 1, 2 }, { 0, 1 }, { 1, 3 }, 4, { 0 }, 0, 0 } },
         { 4,
           { 16, 16 },
           { 3, 3 },
           32,
           64,
-          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* this case needs planned scratch memory */
-        { 1, { 1, 3000 }, { 1, 9 }, 32, 32, { { 0 }, { 1, 2 }, { 0, 4 }, { 1, 1 }, 1, { 0 } } },
+          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 }, 0, 0 } }, /* this case needs planned scratch memory */
+        { 1, { 1, 3000 }, { 1, 9 }, 32, 32, { { 0 }, { 1, 2 }, { 0, 4 }, { 1, 1 }, 1, { 0 }, 0, 0 } },
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         for (int twice = 0; twice < times(2); twice++)
@@ -708,12 +708,10 @@ static void test_convolutions(void)
     for (int64_t i = 0, end = sampled(160); i < end; i++) {
         int64_t image[2] = { random_in(1, 9), random_in(1, i % 5 ? 9 : 40) },
                 taps[2] = { random_in(1, 4), random_in(1, 4) };
-        gckpt_window window = { { 0 },
-                                { (int)random_in(1, 3), (int)random_in(1, 4) },
-                                { (int)random_in(0, 2), (int)random_in(0, 2) },
-                                { (int)random_in(1, 3), (int)random_in(1, 3) },
-                                i % 3 ? 1 : (int)random_in(1, 9),
-                                { 0 } };
+        gckpt_window window = { .stride = { (int)random_in(1, 3), (int)random_in(1, 4) },
+                                .padding = { (int)random_in(0, 2), (int)random_in(0, 2) },
+                                .dilation = { (int)random_in(1, 3), (int)random_in(1, 3) },
+                                .groups = i % 3 ? 1 : (int)random_in(1, 9) };
         convolution(random_in(1, 3), image, taps, i % 4 ? random_in(1, 8) : random_in(1, 33),
                     i % 4 == 1 ? 1 : random_in(1, 20), window, (int)(i & 1), (int)(i % STYLES));
     }
@@ -859,7 +857,7 @@ static void unary(const gckpt_op *op, int64_t rows, int64_t n, int style)
                   .shape[0] = gckpt_shape2(rows, n) };
     if (op == &gckpti_op_pow || op == &gckpti_op_scale)
         p.attributes = &exponents[random_in(op == &gckpti_op_pow, (int64_t)(sizeof exponents / sizeof *exponents) - 1)];
-    else if (op == &gckpti_op_leaky_relu)
+    else if (op == &gckpti_op_leaky_relu || op == &gckpti_op_elu)
         p.attributes = &exponents[random_in(0, 3)];
     else if (op == &gckpti_op_clamp)
         p.attributes = limits[random_in(0, 3)];
@@ -919,7 +917,7 @@ static void row_ops(int64_t rows, int64_t n, int style)
 #define UNARY(name, ...) &gckpti_op_##name,
     static const gckpt_op *const curves[] = {
         UNARY_TESTS(UNARY) &gckpti_op_softmax, &gckpti_op_log_softmax, &gckpti_op_pow, &gckpti_op_clamp,
-        &gckpti_op_leaky_relu, &gckpti_op_dropout, &gckpti_op_scale
+        &gckpti_op_leaky_relu, &gckpti_op_elu, &gckpti_op_dropout, &gckpti_op_scale
     };
 #undef UNARY
     for (int i = 0; i < 6; i++)
@@ -969,7 +967,8 @@ static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int
 static void test_pairs(void)
 {
     static const gckpt_op *const ops[] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
-                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum,
+                                           &gckpti_op_prelu };
     static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         for (int layout = 0; layout < LAYOUTS; layout++) {
@@ -1052,13 +1051,15 @@ static void test_embed(void)
 /* == pools, batchnorm, groupnorm =============================================================== */
 static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
 {
-    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, (int)random_in(0, 1), 0 };
     int average = (int)random_in(0, 1), images = high > 1 || random_in(0, 1);
     for (int i = !images; i < 2; i++) {
         o.size[i] = (int)random_in(1, 4);
-        o.padding[i] = (int)random_in(0, o.size[i] - 1);
+        o.dilation[i] = random_in(0, 2) ? 1 : (int)random_in(1, 3);
+        o.padding[i] = (int)random_in(0, (o.size[i] - 1) * o.dilation[i]);
         o.stride[i] = (int)random_in(1, 4);
     }
+    o.exclude_padding = average && !random_in(0, 2);
     problem p = { .op = average ? &gckpti_op_average_pool : &gckpti_op_max_pool,
                   .attributes = &o,
                   .style = style,
@@ -1066,8 +1067,8 @@ static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int
                   .inputs = 1,
                   .shape = { images ? gckpt_shape4(rows, high, wide, channels)
                                     : gckpt_shape3(rows, wide, channels) } };
-    if (!wanted_op(p.op->name) || skipped(p.cost) || wide + 2 * o.padding[1] < o.size[1] ||
-        high + 2 * o.padding[0] < o.size[0])
+    gckpt_call call = { .attributes = &o, .in = { { .shape = p.shape[0] } } };
+    if (!wanted_op(p.op->name) || skipped(p.cost) || p.op->shape(&call) != GCKPT_OK)
         return;
     sprintf(p.name, "%s %ld x %ld x %ld x %ld by %d x %d, style %d", p.op->name, (long)rows,
             (long)high, (long)wide, (long)channels, o.size[0], o.size[1], style);
@@ -1094,7 +1095,8 @@ static void upsample(int64_t rows, int64_t high, int64_t wide, int64_t channels,
 static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
 {
     int first = groups ? 1 : 3;
-    gckpti_channel_norm o = { groups, kind & 1 ? first : 0, kind & 2 ? first + (kind & 1) : 0 };
+    gckpti_norm o = { groups, kind & 1 ? first : 0, kind & 2 ? first + (kind & 1) : 0,
+                      random_in(0, 2) ? 0.0f : 0.25f };
     int64_t n = groups ? groups * m : m;
     problem p = { .op = groups ? &gckpti_op_groupnorm : &gckpti_op_batchnorm,
                   .attributes = &o,

@@ -166,7 +166,7 @@ static void test_unary(void)
     for (int i = 0; i < 3; i++)
         unary(&gckpti_op_clamp, clamps[i]);
     for (int i = 0; i < 3; i++)
-        unary(&gckpti_op_leaky_relu, &leaks[i]);
+        unary(&gckpti_op_leaky_relu, &leaks[i]), unary(&gckpti_op_elu, &leaks[i]);
     unary(&gckpti_op_detach, NULL);
     unary(&gckpti_op_scale, &factor);
     unary(&gckpti_op_dropout, &p);
@@ -175,10 +175,10 @@ static void test_unary(void)
 /* Tests ops of two inputs in which any axis may be 1 (broadcast) or missing. */
 static void test_broadcasting(void)
 {
-    const gckpt_op *ops[6] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
-                               &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+    const gckpt_op *ops[7] = { &gckpti_op_add,     &gckpti_op_sub,     &gckpti_op_mul,  &gckpti_op_div,
+                               &gckpti_op_maximum, &gckpti_op_minimum, &gckpti_op_prelu };
     for (int round = 0; round < 480; round++) {
-        const gckpt_op *op = ops[round % 6];
+        const gckpt_op *op = ops[round % 7];
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
         int whole = (int)below(3); /* index of an input that is not broadcast; if 2, both may be */
@@ -262,13 +262,15 @@ static void test_shapes(void)
         backward(&gckpti_op_slice, c);
     }
     for (int round = 0; round < 80; round++) {
-        gckpti_pad o = { 0, (int)below(9), (int)below(9), any_value() };
+        gckpti_pad o = { 0, (int)below(9), (int)below(9), any_value(), (int)below(3) };
         gckpt_call c = new_call(&o);
         c.inputs = 1;
         c.in[0].shape = any_shape(1 + (int)below(4), 3000);
         o.axis = (int)below(c.in[0].shape.n);
         if (chance(30) && c.in[0].shape.d[o.axis] % 4 == 0)
             o.before = o.before / 4 * 4, o.after = o.after / 4 * 4;
+        if (o.mode == GCKPT_PAD_REFLECT)
+            o.before = o.after = (int)below((int)c.in[0].shape.d[o.axis] < 9 ? (int)c.in[0].shape.d[o.axis] : 9);
         o.axis -= chance(30) ? c.in[0].shape.n : 0;
         forward(&gckpti_op_pad, c);
         backward(&gckpti_op_pad, c);
@@ -591,7 +593,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     h = gckpt_mul(all, gckpt_linear(h, w, NULL));
     k = gckpt_relu(gckpt_rotary(h, &(gckpt_rotary_desc){ .heads = 3 }));
     h = gckpt_mul(gckpt_dropout(h, 0.3f), gckpt_scale(k, 0.7f));
-    h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, 0.1f), 1, 0, T));
+    h = gckpt_add(h, gckpt_slice(gckpt_pad(gckpt_embed(w, gckpt_argmax(k, 2)), 1, 1, 1, GCKPT_PAD_VALUE, 0.1f), 1, 0, T));
     k = gckpt_upsample(gckpt_reshape(k, gckpt_shape4(o->rows, T, C, 1)), T + 2, C / 2, GCKPT_BILINEAR);
     k = gckpt_upsample(k, T, C, GCKPT_NEAREST);
     h = gckpt_sub(h, gckpt_mul(gckpt_reshape(k, gckpt_shape3(o->rows, T, C)),

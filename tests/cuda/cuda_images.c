@@ -140,7 +140,7 @@ static void convolutions(int rounds)
 /* ---- pools ---- */
 static void pools(void)
 {
-    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, chance(30), 0 };
     const gckpt_op *op = chance(50) ? &gckpti_op_max_pool : &gckpti_op_average_pool;
     gckpt_call c = new_call(&o, 1);
     const int channels = 1 + (int)below(40);
@@ -149,8 +149,10 @@ static void pools(void)
     for (int k = 0; k < 2; k++) {
         o.size[k] = k == 0 && c.in[0].shape.n == 3 ? 1 : 1 + (int)below(5);
         o.stride[k] = 1 + (int)below(4);
-        o.padding[k] = chance(50) ? (int)below(o.size[k]) : 0;
+        o.dilation[k] = 1 + (int)below(3) * chance(30);
+        o.padding[k] = chance(50) ? (int)below((o.size[k] - 1) * o.dilation[k] + 1) : 0;
     }
+    o.exclude_padding = op == &gckpti_op_average_pool && chance(40);
     if (op->shape(&c) != GCKPT_OK)
         return;
     values(&c);
@@ -168,7 +170,7 @@ static void channels(void)
     const int batch = chance(50), gain = chance(60), bias = chance(60), first = batch ? 3 : 1;
     static const int sizes[] = { 1, 2, 3, 8, 16, 31, 32, 33, 40, 64, 65 };
     const int groups = batch ? 0 : 1 + (int)below(4);
-    gckpti_channel_norm o = { groups, gain ? first : 0, bias ? first + gain : 0 };
+    gckpti_norm o = { groups, gain ? first : 0, bias ? first + gain : 0, chance(30) ? 0.25f : 0 };
     const gckpt_op *op = batch ? &gckpti_op_batchnorm : &gckpti_op_groupnorm;
     gckpt_call c = new_call(&o, first + gain + bias);
     const int64_t n = sizes[below(11)] * (batch ? 1 : groups);
@@ -327,9 +329,9 @@ static gckpt_tensor *normed(const net *o, gckpt_tensor *x, const char *name)
     const gckpt_shape c = gckpt_shape1(x->shape.d[x->shape.n - 1]);
     gckpt_tensor *gain = weight(of[0], c, 1), *bias = weight(of[1], c, 0);
     if (o->norm)
-        return gckpt_groupnorm(x, 2, gain, bias);
+        return gckpt_groupnorm(x, 2, gain, bias, 0);
     return gckpt_batchnorm(x, gain, bias, gckpt_running(graph, of[2], c, zero, 0.1f),
-                           gckpt_running(graph, of[3], c, one, 0.1f));
+                           gckpt_running(graph, of[3], c, one, 0.1f), 0);
 }
 
 /* Builds a small ResNet with all kinds of convolutions and pools: a first convolution, then blocks, one of which halves

@@ -345,7 +345,7 @@ static void test_measured_alone(void)
         gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
         gckpt_tensor *mean = gckpt_running(g, "mean", gckpt_shape1(WIDTH), zero, 0.1f);
         gckpt_tensor *variance = gckpt_running(g, "variance", gckpt_shape1(WIDTH), one, 0.1f);
-        gckpt_tensor *h = gckpt_batchnorm(x, NULL, NULL, mean, variance);
+        gckpt_tensor *h = gckpt_batchnorm(x, NULL, NULL, mean, variance, 0);
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 };
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .backend = way < 2 ? NULL : &used };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);

@@ -154,7 +154,7 @@ static inline model build(gckpt_store *store, const setting *s)
     if (s->flags & RUNNING) {
         gckpt_init one = { 0, 0, 1 };
         h = gckpt_batchnorm(h, NULL, NULL, gckpt_running(m.g, "mean", gckpt_shape1(C), one, 0.25f),
-                            gckpt_running(m.g, "variance", gckpt_shape1(C), one, 0.25f));
+                            gckpt_running(m.g, "variance", gckpt_shape1(C), one, 0.25f), 0);
     }
 #endif
     if (s->flags & DROPOUT)

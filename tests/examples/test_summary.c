@@ -14,12 +14,12 @@ static gckpt_graph *small_net(gckpt_store *s, gckpt_term *term)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *h = gckpt_input(g, "pixels", GCKPT_F32, gckpt_shape4(4, 8, 8, 3));
     gckpt_tensor *y = gckpt_input(g, "digit", GCKPT_I32, gckpt_shape1(4));
-    gckpt_window w = { { 0, 0 }, { 0, 0 }, { 1, 1 }, { 0, 0 }, 0, { 0, 0 } };
+    gckpt_window w = { .padding = { 1, 1 } };
     h = gckpt_conv2d(h, gckpt_param(g, "conv.weight", gckpt_shape4(3, 3, 3, 16), normal), NULL, &w);
     h = gckpt_batchnorm(h, gckpt_param(g, "bn.weight", gckpt_shape1(16), one),
                         gckpt_param(g, "bn.bias", gckpt_shape1(16), none),
                         gckpt_running(g, "bn.running_mean", gckpt_shape1(16), none, 0.1f),
-                        gckpt_running(g, "bn.running_var", gckpt_shape1(16), one, 0.1f));
+                        gckpt_running(g, "bn.running_var", gckpt_shape1(16), one, 0.1f), 0);
     h = gckpt_global_average_pool(gckpt_relu(h));
     for (int i = 0; i < 12; i++) {
         char name[32];

@@ -877,11 +877,11 @@ static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w)
 
 static gckpt_tensor *of_pad(gckpt_tensor *x, gckpt_tensor *w) /* infinite padding before a maximum is accepted */
 {
-    return squared(gckpt_max(gckpt_pad(gckpt_mul(x, w), 1, 0, 1, -INFINITY), 1));
+    return squared(gckpt_max(gckpt_pad(gckpt_mul(x, w), 1, 0, 1, GCKPT_PAD_VALUE, -INFINITY), 1));
 }
 static gckpt_tensor *of_pad_nan(gckpt_tensor *x, gckpt_tensor *w) /* NaN in padding that is cut off again is accepted */
 {
-    return squared(gckpt_slice(gckpt_pad(gckpt_mul(x, w), 1, 1, 0, NAN), 1, 1, 5));
+    return squared(gckpt_slice(gckpt_pad(gckpt_mul(x, w), 1, 1, 0, GCKPT_PAD_VALUE, NAN), 1, 1, 5));
 }
 /* infinities, which are accepted, and a NaN from 0 times infinity, which is not */
 static gckpt_tensor *of_scale(gckpt_tensor *x, gckpt_tensor *w)

@@ -65,8 +65,8 @@ static T *classify(gckpt_graph *g, T *x)
         T *wh = param(g, "wh", C, 3 * C, 0.2f), *bh = param(g, "bh", 3 * C, 0, 0);
         return dense(gckpt_mean(gckpt_gru(x, wx, bx, wh, bh, NULL), 1), "w", "b", C, CLASSES);
     }
-    const gckpt_window same = { { 0, 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0, 0 } };
-    const gckpt_window half = { { 0, 0 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 0, 0 } };
+    const gckpt_window same = { .padding = { 1, 1 } };
+    const gckpt_window half = { .stride = { 2, 2 }, .padding = { 1, 1 } };
     T *w1 = gckpt_param(g, "w1", gckpt_shape4(3, 3, 1, C / 2), normal), *b1 = param(g, "b1", C / 2, 0, 0);
     T *h = gckpt_relu(gckpt_conv2d(x, w1, b1, &same));
     T *w2 = gckpt_param(g, "w2", gckpt_shape4(3, 3, C / 2, C), normal), *b2 = param(g, "b2", C, 0, 0);

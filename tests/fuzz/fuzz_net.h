@@ -254,6 +254,7 @@ static gckpt_window net_window(bytes *b, int pool)
         w.output_padding[i] = b->odd ? whole(b, 2) : 0;
     }
     w.groups = whole(b, 2);
+    w.ceil = pool && choose(b, 2), w.exclude_padding = pool && b->odd && choose(b, 2);
     return w;
 }
 static T *net_block(T *x, void *user) { return gckpt_tanh(gckpt_scale(x, *(const float *)user)); }
@@ -300,7 +301,7 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
             many[i] = i == 0 ? x : net_like(n, b, 0, x);
         return gckpt_concat(many, k, axis);
     }
-    case 4: return gckpt_pad(x, axis, number(b, 3), number(b, 3), real(b));
+    case 4: return gckpt_pad(x, axis, number(b, 3), number(b, 3), (gckpt_pad_mode)choose(b, 3), real(b));
     case 5: return gckpt_sum(x, axis);
     case 6: return gckpt_mean(x, axis);
     case 7: return gckpt_max(x, axis);
@@ -385,7 +386,7 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         w = gckpt_running(n->g, bias ? "m0" : "m1", gckpt_shape1(c), zero, b->odd ? real(b) : 0.1f);
         v = gckpt_running(n->g, bias ? "v0" : "v1", gckpt_shape1(c), one, 0.1f);
         return gckpt_batchnorm(x, choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, w,
-                               v);
+                               v, 0);
     }
 }
 static T *net_image(fuzz_net *n, bytes *b, T *x)
@@ -423,16 +424,16 @@ static T *net_image(fuzz_net *n, bytes *b, T *x)
         return choose(b, 2)
                    ? gckpt_global_average_pool(x)
                    : gckpt_groupnorm(x, groups,
-                                     choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL);
+                                     choose(b, 2) ? net_weight(n, b, gckpt_shape1(c)) : NULL, NULL, 0);
     }
 }
 static T *net_pair(fuzz_net *n, bytes *b, T *x)
 {
     static T *(*const ops[])(T *, T *) = { gckpt_add, gckpt_sub,     gckpt_mul,
-                                           gckpt_div, gckpt_maximum, gckpt_minimum };
-    const int how = choose(b, 8);
+                                           gckpt_div, gckpt_maximum, gckpt_minimum, gckpt_prelu };
+    const int how = choose(b, 9);
     T *y = choose(b, 3) ? net_like(n, b, 0, x) : net_weight(n, b, gckpt_shape1(net_last(x)));
-    return how < 6 ? ops[how](x, y) : gckpt_where(net_like(n, b, 0, x), x, y);
+    return how < 7 ? ops[how](x, y) : gckpt_where(net_like(n, b, 0, x), x, y);
 }
 static T *net_loss(fuzz_net *n, bytes *b, T *x)
 {
@@ -515,7 +516,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
         case 1: t = net_unary(&b, x); break;
         case 2:
             switch (choose(&b, 5)) {
-            case 0: t = gckpt_leaky_relu(x, real(&b)); break;
+            case 0: t = gckpt_activation(x, (gckpt_activation_kind)choose(&b, 6), real(&b)); break;
             case 1: t = gckpt_pow(x, real(&b)); break;
             case 2: t = gckpt_clamp(x, -real(&b), real(&b)); break;
             case 3: t = gckpt_checkpoint(net_block, x, &f); break;

@@ -63,3 +63,17 @@ for name, b, t, s, heads, key_heads, causal, window, cap, scale in (
     out.backward(numbers(4, b, t, heads * D))
     for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
         show("attention_%s_%s" % (name, what), x)
+
+# B, T, S, heads, key_heads; the mask (heads,T,S), which is trained, hides a key of head 1 from query 0
+for name, b, t, s, heads, key_heads in (("biased", 2, 3, 5, 4, 2), ("biased_once", 2, 3, 5, 2, 2)):
+    q, k, v = [numbers(i, b, x, h * D).requires_grad_() for i, x, h in
+               ((1, t, heads), (2, s, key_heads), (3, s, key_heads))]
+    mask = numbers(5, heads if heads != key_heads else 1, t, s)
+    mask[-1, 0, 2] = -float("inf")
+    mask.requires_grad_()
+    split = [x.view(b, -1, h, D).transpose(1, 2) for x, h in ((q, heads), (k, key_heads), (v, key_heads))]
+    out = F.scaled_dot_product_attention(*split, attn_mask=mask, enable_gqa=True)
+    out = out.transpose(1, 2).reshape(b, t, heads * D)
+    out.backward(numbers(4, b, t, heads * D))
+    for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad), ("dmask", mask.grad)):
+        show("attention_%s_%s" % (name, what), x)

@@ -54,7 +54,7 @@ for i, (size, o, kernel, stride, padding, dilation, groups, more) in enumerate(C
             print("    " + ", ".join(values[k:k + 10]) + ",")
         print("};")
     two = lambda t, usual: "{ %d, %d }" % (usual if axes == 1 else t[0], t[-1])
-    names.append("    { %d, %d, { %s }, %d, { %s }, %d, { %s }, { { 0, 0 }, %s, %s, %s, %d, %s },\n"
+    names.append("    { %d, %d, { %s }, %d, { %s }, %d, { %s }, { { 0, 0 }, %s, %s, %s, %d, %s, 0, 0 },\n"
                  "      golden_y%d, golden_dx%d, golden_dw%d, golden_db%d }," % (
                      axes, more is not None, ", ".join(map(str, size)), axes + 2, ", ".join(map(str, w.shape)), o,
                      ", ".join(map(str, y.shape)), two(stride, 0), two(padding, 0), two(dilation, 0), groups,

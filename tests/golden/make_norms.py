@@ -48,6 +48,12 @@ case("max", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.max_pool2d(x, (3, 2), (2,
 case("max_1d", leaf(numbers(13, 2, 7, 4)), lambda x: F.max_pool1d(x, 3, 1, 1))
 case("average", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.avg_pool2d(x, (2, 3), (1, 2), (0, 1)))
 case("average_1d", leaf(numbers(13, 2, 7, 4)), lambda x: F.avg_pool1d(x, 2))
+case("max_ceil", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.max_pool2d(x, (3, 2), (2, 3), (1, 1), (1, 2), True))
+case("max_dilated", leaf(numbers(13, 2, 9, 4)), lambda x: F.max_pool1d(x, 3, 1, 1, 2))
+case("average_ceil", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.avg_pool2d(x, (2, 3), (2, 2), (1, 1), True))
+case("average_inside", leaf(numbers(19, 2, 5, 6, 3)),
+     lambda x: F.avg_pool2d(x, (2, 3), (2, 2), (1, 1), True, False))
+case("average_inside_1d", leaf(numbers(13, 2, 7, 4)), lambda x: F.avg_pool1d(x, 3, 2, 1, False, False))
 case("global", leaf(numbers(19, 2, 5, 6, 3)), lambda x: F.adaptive_avg_pool2d(x, 1))
 gain, bias = lambda c: leaf(1 + numbers(7, c)), lambda c: leaf(numbers(5, c))
 case("group", leaf(numbers(19, 2, 5, 6, 8)), lambda x, g, b: F.group_norm(x, 2, g, b), gain(8), bias(8))
@@ -55,6 +61,9 @@ case("group_bias", leaf(numbers(19, 3, 4, 6)), lambda x, b: F.group_norm(x, 3, N
 case("group_none", leaf(numbers(19, 3, 40)), lambda x: F.group_norm(x, 1))
 case("batch", leaf(numbers(19, 2, 5, 6, 8)),
      lambda x, g, b: F.batch_norm(x, None, None, g, b, training=True), gain(8), bias(8))
+case("group_eps", leaf(numbers(19, 3, 4, 6)), lambda x, g, b: F.group_norm(x, 2, g, b, 1e-6), gain(6), bias(6))
+case("batch_eps", leaf(numbers(19, 6, 4)),
+     lambda x, g, b: F.batch_norm(x, None, None, g, b, training=True, eps=1e-3), gain(4), bias(4))
 case("batch_none", leaf(numbers(19, 6, 4)), lambda x: F.batch_norm(x, None, None, training=True))
 
 # Three steps of SGD with a net of two batch norms; a step has 6 rows, in micro-batches of 4 and 2. Running statistics

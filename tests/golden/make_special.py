@@ -7,7 +7,7 @@ in PyTorch, are those of tests/unary.h.
 
 Excludes arguments for which C's pow, on which gckpt_pow is based, differs from PyTorch's: exponents of
 one half, which PyTorch computes as roots, at -0 and -inf; and relu at NaN, where PyTorch's gradient is g (numerics.md,
-r1). Needs torch, 2.15 or newer: earlier versions of clamp treat the limits differently."""
+r1), and mish at infinities, where it is NaN, and where exp(x) is subnormal. Needs torch, 2.15 or newer: earlier versions of clamp treat the limits differently."""
 import itertools
 import math
 import os
@@ -48,7 +48,7 @@ def array(name, values):
 
 table = []
 # Bits: 1 if terms of the size of x or 1 cancel in the value, 2 if they cancel in the gradient.
-CANCELS = {"gelu": 3, "gelu_erf": 3, "silu": 2, "tanh": 2}
+CANCELS = {"gelu": 3, "gelu_erf": 3, "silu": 2, "tanh": 2, "mish": 2, "hardswish": 2}
 
 
 def case(name, function, inputs, by=(0.0, 0.0)):
@@ -87,6 +87,7 @@ large = [v + d for v in (20.0, -20.0, -90.0, 17.4) for d in (-0.5, 0.0, 0.5)] + 
 for name, call in re.findall(r'X\((\w+), .*"(.*)"\)', rows):  # call: "torch.exp" or "F.gelu(approximate='tanh')"
     f, _, more = call.partition("(")
     values = [v for v in one + large if name != "relu" or not math.isnan(v)]
+    values = [v for v in values if name != "mish" or not (math.isinf(v) or -104 < v < -87)]
     case(name, lambda x: eval(f"{f}(x, {more or ')'}", {"torch": torch, "F": F, "x": x}), [values])
 for e in (1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, 2.5, -1.5, 1 / 3, 0.5, -0.5, 7.0):
     values = one
@@ -101,10 +102,14 @@ a = [p[0] for p in pairs] + normal(11)
 b = [p[1] for p in pairs] + normal(11)
 for name, f in (("div", torch.div), ("maximum", torch.maximum), ("minimum", torch.minimum)):
     case(name, f, [a, b])
+case("prelu", lambda x, w: F.prelu(x[None], w)[0], [a, b])
 case("log_softmax", lambda x: x.log_softmax(0), [normal(37)])
 case("log_softmax", lambda x: x.log_softmax(0), [[1e4, -1e4, 9990.0, 0.0, -inf]])
 for slope in (0.0, 0.01, 1.5):
     slope = torch.tensor(slope).item()
     case("leaky_relu", lambda x: F.leaky_relu(x, slope), [one], (slope, 0.0))
+for alpha in (1.0, 0.3):
+    alpha = torch.tensor(alpha).item()
+    case("elu", lambda x: F.elu(x, alpha), [one], (alpha, 0.0))
 case("where", lambda a, b: torch.where(a != 0, a, b), [a, b])
 print("static const special_case special_cases[] = {\n" + ",\n".join(table) + "\n};\n#endif")

@@ -245,10 +245,10 @@ static void layers(void)
     REFUSED(E_A, "attention: input 2 is NULL",
             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, &(gckpt_attention_desc){ .heads = 2 }));
 
-    static const gckpt_attention_desc two = { 4, 2, 0, NULL, 0, 0, 0 }, three = { 4, 3, 0, NULL, 0, 0, 0 },
-                                      eight = { 4, 8, 0, NULL, 0, 0, 0 }, less = { 4, -2, 1, NULL, 0, 0, 0 },
-                                      none = { 0, 0, 0, NULL, 0, 0, 0 };
-    gckpt_attention_desc few = { 4, 0, 0, NULL, 0, 0, 0 };
+    static const gckpt_attention_desc two = { 4, 2, 0, NULL, 0, 0, 0, NULL }, three = { 4, 3, 0, NULL, 0, 0, 0, NULL },
+                                      eight = { 4, 8, 0, NULL, 0, 0, 0, NULL }, less = { 4, -2, 1, NULL, 0, 0, 0, NULL },
+                                      none = { 0, 0, 0, NULL, 0, 0, 0, NULL };
+    gckpt_attention_desc few = { 4, 0, 0, NULL, 0, 0, 0, NULL };
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 4), &two));
     REFUSED(E_A, "attention: desc is NULL", gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), NULL));
     REFUSED(E_S, "key_heads 2 must divide the 4 heads, and k [2,5,8], v have key_heads * 2 columns",
@@ -265,19 +265,19 @@ static void layers(void)
     REFUSED(E_A, "needs i32",
             (few.lengths = f1(2), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     TAKEN((few.lengths = i1(2), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
-    static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0 },
-                                                { 2, 0, 1, NULL, -1, 0, 0 },
-                                                { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0 },
-                                                { 2, 0, 1, NULL, 0, -1, 0 },
-                                                { 2, 0, 1, NULL, 0, NAN, 0 },
-                                                { 2, 0, 1, NULL, 0, INFINITY, 0 },
-                                                { 2, 0, 1, NULL, 0, 0, -0.5f },
-                                                { 2, 0, 1, NULL, 0, 0, NAN },
-                                                { 2, 0, 1, NULL, 0, 1e-31f, 0 },
-                                                { 2, 0, 1, NULL, 0, 1e31f, 0 },
-                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f },
-                                                { 2, 0, 1, NULL, 0, 1e30f, 1e-9f },
-                                                { 2, 0, 1, NULL, 0, 0, INFINITY } };
+    static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0, NULL },
+                                                { 2, 0, 1, NULL, -1, 0, 0, NULL },
+                                                { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, -1, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, NAN, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, INFINITY, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, 0, -0.5f, NULL },
+                                                { 2, 0, 1, NULL, 0, 0, NAN, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e-31f, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e31f, 0, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f, NULL },
+                                                { 2, 0, 1, NULL, 0, 1e30f, 1e-9f, NULL },
+                                                { 2, 0, 1, NULL, 0, 0, INFINITY, NULL } };
     static const char *const why[] = { "window is 3 keys without causal",
                                        "window is -1 keys;",
                                        "2147483648 keys;",
@@ -293,8 +293,19 @@ static void layers(void)
                                        "scale inf;" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         REFUSED(E_A, why[i], gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
-    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f };
+    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f, NULL };
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &good));
+    gckpt_attention_desc masked = { .heads = 2 };
+    REFUSED(E_S, "attention: the mask [3,5,1] must broadcast to the scores (B,heads,T,S) = [2,2,3,5]",
+            (masked.mask = f3(3, 5, 1), gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
+    REFUSED(E_S, "cut into 3 heads", (masked.heads = 3, masked.mask = f2(3, 5),
+                                      gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
+    masked.heads = 2;
+    REFUSED(E_A, "cap is -1, scale 0", (masked.cap = -1, masked.mask = f2(3, 5),
+                                        gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
+    REFUSED(E_A, "with a mask, causal, lengths and window must be 0 or NULL",
+            (masked.causal = 1, masked.mask = f2(3, 5),
+             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &masked)));
     static const gckpt_linear_loss_desc below = { -1 }, nan = { NAN }, capped = { 30 }, tiny = { 1e-39f },
                                         huge = { 2e38f };
     REFUSED(E_A, "a cap of 1e-39; it must be 1e-30 to 1e30, or 0",
@@ -369,10 +380,13 @@ static void shapes(void)
     TAKEN(gckpt_pow(f1(2), -INFINITY));
     REFUSED(E_A, "pow: the exponent nan must be a number other than 0", gckpt_pow(f1(2), NAN));
     REFUSED(E_A, "pow: the exponent 0 must", gckpt_pow(f1(2), 0));
-    TAKEN(gckpt_leaky_relu(f1(2), 0));
-    REFUSED(E_A, "leaky_relu: slope = -0.1 must be finite and 0 or above", gckpt_leaky_relu(f1(2), -0.1f));
-    REFUSED(E_A, "leaky_relu: slope = nan", gckpt_leaky_relu(f1(2), NAN));
-    REFUSED(E_A, "leaky_relu: slope = inf", gckpt_leaky_relu(f1(2), INFINITY));
+    TAKEN(gckpt_activation(f1(2), GCKPT_LEAKY_RELU, 0));
+    REFUSED(E_A, "leaky_relu: slope = -0.1 must be finite and 0 or above", gckpt_activation(f1(2), GCKPT_LEAKY_RELU, -0.1f));
+    REFUSED(E_A, "leaky_relu: slope = nan", gckpt_activation(f1(2), GCKPT_LEAKY_RELU, NAN));
+    REFUSED(E_A, "elu: alpha = inf must be finite", gckpt_activation(f1(2), GCKPT_ELU, INFINITY));
+    REFUSED(E_A, "mish: has no parameter: p must be 0, not 0.5", gckpt_activation(f1(2), GCKPT_MISH, 0.5f));
+    REFUSED(E_A, "activation: kind 6 is none of", gckpt_activation(f1(2), (gckpt_activation_kind)6, 0));
+    REFUSED(E_A, "leaky_relu: slope = inf", gckpt_activation(f1(2), GCKPT_LEAKY_RELU, INFINITY));
     TAKEN(gckpt_where(f2(2, 1), f3(2, 1, 3), f1(1)));
     TAKEN(gckpt_where(i1(2), f1(1), f2(2, 2)));
     REFUSED(E_S, "broadcast: [2,3] with [2]: sizes 3 and 2 differ", gckpt_where(f1(3), f2(2, 3), f1(2)));
@@ -747,22 +761,32 @@ static void one_by_one(void)
     REFUSED(E_A, "linear_cross_entropy: input 2 is NULL", gckpt_linear_cross_entropy(f2(2, 5), f2(7, 5), NULL, NULL));
     REFUSED(E_S, "weights [] must have the first axes", gckpt_mean_squared_error(f2(2, 3), f2(2, 3), f0()));
     REFUSED(E_S, "gather: x [2,3,4], index [3,2]", gckpt_gather(f3(2, 3, 4), i2(3, 2)));
-    REFUSED(E_A, "pad: 0 and 4294967296", gckpt_pad(f2(2, 3), 1, 0, far, 0));
+    REFUSED(E_A, "pad: 0 and 4294967296", gckpt_pad(f2(2, 3), 1, 0, far, GCKPT_PAD_VALUE, 0));
     REFUSED(E_A, "upsample: 4294967299 x 3", gckpt_upsample(f4(1, 2, 2, 1), far + 3, 3, GCKPT_NEAREST));
     REFUSED(E_A, "upsample: 3 x 0", gckpt_upsample(f4(1, 2, 2, 1), 3, 0, GCKPT_NEAREST));
     REFUSED(E_A, "running \"\": momentum 2 must be", gckpt_running(g, NULL, gckpt_shape1(2), ones(), 2));
-    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [4,1]", gckpt_groupnorm(f2(2, 4), 2, f2(4, 1), NULL));
+    REFUSED(E_S, "groupnorm: x [2,4] needs a gain of [4], not [4,1]", gckpt_groupnorm(f2(2, 4), 2, f2(4, 1), NULL, 0));
     REFUSED(E_S, "batchnorm: x [2,4] needs a variance of [4], not [5]",
             gckpt_batchnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 4)), NULL, NULL,
                             gckpt_running(g, "mean", gckpt_shape1(4), ones(), 0.1f),
-                            gckpt_running(g, "variance", gckpt_shape1(5), ones(), 0.1f)));
+                            gckpt_running(g, "variance", gckpt_shape1(5), ones(), 0.1f), 0));
     REFUSED(E_S, "gru: x wx [4,2,15] and wh [5,15,1]",
             gckpt_gru(f3(4, 2, 3), f2(3, 15), NULL, f3(5, 15, 1), NULL, NULL));
     REFUSED(E_A, "linear: input 0 is NULL", gckpt_lstm(NULL, f2(3, 20), f2(5, 20), NULL, f2(4, 5), NULL));
 
     REFUSED(E_S, "max_pool: window.size 2, stride 2, padding -1",
             gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .padding = { -1, 0 })));
-    REFUSED(E_A, "a convolution's", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .dilation = { 2, 1 })));
+    REFUSED(E_A, "a convolution's", gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .groups = 2)));
+    REFUSED(E_S, "padding 0, dilation -2",
+            gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .dilation = { -2, 1 })));
+    REFUSED(E_S, "with padding, the dilation must not be above that (it is 3)",
+            gckpt_average_pool(f4(1, 2, 4, 1), WINDOW(.size = { 2, 2 }, .padding = { 1, 0 }, .dilation = { 3, 1 })));
+    REFUSED(E_S, "x [1,4,4,1] has 4 positions, the window needs 5 (padding 0)",
+            gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 3 }, .dilation = { 1, 2 })));
+    REFUSED(E_A, "exclude_padding is average_pool's",
+            gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .exclude_padding = 1)));
+    REFUSED(E_A, "ceil and exclude_padding of a window are a pool's",
+            gckpt_conv2d(f4(1, 4, 4, 1), f4(1, 1, 1, 1), NULL, WINDOW(.ceil = 1)));
     REFUSED(E_A, "a convolution's",
             gckpt_max_pool(f4(1, 4, 4, 1), WINDOW(.size = { 2, 2 }, .output_padding = { 1, 0 })));
     REFUSED(E_S, "max_pool: the result [1,3,",
@@ -822,7 +846,7 @@ static void null_ops(void)
         CHECK(!one[i](NULL));
     gckpt_tensor *(*const two[])(gckpt_tensor *, gckpt_tensor *) = {
         gckpt_embed, gckpt_matmul, gckpt_matmul_transposed, gckpt_add,    gckpt_sub,
-        gckpt_mul,   gckpt_div,    gckpt_maximum,           gckpt_minimum
+        gckpt_mul,   gckpt_div,    gckpt_maximum,           gckpt_minimum, gckpt_prelu
     };
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
         CHECK(!two[i](NULL, NULL));
@@ -835,7 +859,7 @@ static void null_ops(void)
     CHECK(!gckpt_attention(NULL, NULL, NULL, &(gckpt_attention_desc){ .heads = 1 }) &&
           !gckpt_attention(NULL, NULL, NULL, NULL) &&
           !gckpt_rotary(NULL, &(gckpt_rotary_desc){ .heads = 1 }) && !gckpt_scale(NULL, 1));
-    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_leaky_relu(NULL, 0.1f));
+    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1) && !gckpt_activation(NULL, GCKPT_LEAKY_RELU, 0.1f));
     CHECK(!gckpt_where(NULL, NULL, NULL));
     CHECK(!gckpt_dropout(NULL, 0.5f) && !gckpt_reshape(NULL, gckpt_shape1(1)) &&
           !gckpt_permute(NULL, NULL, 0));
@@ -2319,7 +2343,7 @@ static void no_gradient(void)
     static const gckpt_op *const ops[] = {
         UNARY_TESTS(UNARY) &gckpti_op_scale, &gckpti_op_softmax, &gckpti_op_slice, &gckpti_op_sum, &gckpti_op_mean,
         &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow, &gckpti_op_clamp,
-        &gckpti_op_log_softmax, &gckpti_op_leaky_relu, &gckpti_op_where, &gckpti_op_pad, &gckpti_op_max,
+        &gckpti_op_log_softmax, &gckpti_op_leaky_relu, &gckpti_op_elu, &gckpti_op_where, &gckpti_op_pad, &gckpti_op_max,
         &gckpti_op_upsample, &gckpti_op_embed, &gckpti_op_rotary
     };
 #undef UNARY

@@ -304,7 +304,8 @@ ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain,
     return y;
 }
 
-ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, int average)
+ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, const int *dilation,
+                    int ceil, int average)
 {
     ref_value *y;
     long d[6], in[2], out[2], c;
@@ -315,8 +316,11 @@ ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, cons
     c = last(x);
     for (int i = 0; i < 6; i++)
         d[i] = x->d[i];
-    for (int i = 0; i < 2; i++)
-        out[i] = (in[i] + 2 * padding[i] - size[i]) / stride[i] + 1;
+    for (int i = 0; i < 2; i++) {
+        out[i] = (in[i] + 2 * padding[i] - dilation[i] * (size[i] - 1) - 1 + (ceil ? stride[i] - 1 : 0)) / stride[i] + 1;
+        if (ceil && (out[i] - 1) * stride[i] - padding[i] >= in[i])
+            out[i]--;
+    }
     d[x->n - 2] = out[1];
     if (x->n == 4)
         d[1] = out[0];
@@ -324,16 +328,20 @@ ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, cons
     for (long at = 0; at < ref_elements(y); at++) {
         long q = at / c % out[1], p = at / c / out[1] % out[0], b = at / c / out[1] / out[0];
         double sum = 0, most = -INFINITY;
+        long inside = 0, padded = 0;
         for (long i = 0; i < size[0] * size[1]; i++) {
-            long h = p * stride[0] - padding[0] + i / size[1], w = q * stride[1] - padding[1] + i % size[1];
+            long h = p * stride[0] - padding[0] + i / size[1] * dilation[0];
+            long w = q * stride[1] - padding[1] + i % size[1] * dilation[1];
             double v = 0;
+            padded += h < in[0] + padding[0] && w < in[1] + padding[1];
             if (h < 0 || h >= in[0] || w < 0 || w >= in[1])
                 continue;
+            inside++;
             v = x->v[((b * in[0] + h) * in[1] + w) * c + at % c];
             sum += v;
             most = v > most ? v : most;
         }
-        y->v[at] = average ? sum / (size[0] * size[1]) : most;
+        y->v[at] = average ? sum / (double)(average == 1 ? padded : inside) : most;
     }
     return y;
 }
@@ -349,6 +357,17 @@ ref_value *ref_map(const ref_value *x, double (*f)(double))
     return y;
 }
 
+
+ref_value *ref_elu(const ref_value *x, double alpha)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = x->v[i] > 0 ? x->v[i] : alpha * expm1(x->v[i]);
+    return y;
+}
 
 ref_value *ref_leaky_relu(const ref_value *x, double slope)
 {
@@ -528,6 +547,7 @@ ref_value *ref_binary(char op, const ref_value *a, const ref_value *b)
                   : op == '-' ? u - v
                   : op == '*' ? u * v
                   : op == '/' ? u / v
+                  : op == 'p' ? (u > 0 ? u : v * u)
                   : op == '>' ? fmax(u, v)
                               : fmin(u, v);
     }
@@ -663,7 +683,7 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean)
     return y;
 }
 
-ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value)
+ref_value *ref_pad(const ref_value *x, int axis, long before, long after, int mode, double value)
 {
     ref_value *y;
     long d[6], at[6] = { 0 };
@@ -674,12 +694,15 @@ ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double
     for (int i = 0; i < x->n; i++)
         d[i] = i == axis ? before + x->d[i] + after : x->d[i];
     y = ref_new(x->n, d);
-    for (long i = 0; i < ref_elements(y); i++)
-        y->v[i] = value;
-    for (long i = 0; i < ref_elements(x); i++) {
-        unravel(x, i, at);
-        at[axis] += before;
-        y->v[broadcast_index(y, y->n, at)] = x->v[i];
+    for (long i = 0; i < ref_elements(y); i++) {
+        const long n = x->d[axis];
+        long place;
+        unravel(y, i, at);
+        place = at[axis] - before;
+        at[axis] = mode == 1 ? labs(place) : place < 0 ? 0 : place;
+        if (at[axis] >= n)
+            at[axis] = mode == 1 ? 2 * n - 2 - at[axis] : n - 1;
+        y->v[i] = mode == 0 && (place < 0 || place >= n) ? value : x->v[broadcast_index(x, x->n, at)];
     }
     return y;
 }

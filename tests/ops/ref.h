@@ -40,12 +40,14 @@ ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain, double epsilon
 /* Group norm of x in `groups` groups of channels; groups = 0 selects batch norm, with statistics over all axes except
  * the last. */
 ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain, const ref_value *bias);
-/* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum or by the mean; in the mean, padding counts as zeros. */
-ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding,
-                    int average);
+/* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum (average 0) or by the mean, which counts zeros of the
+ * padding (average 1) or not (average 2). ceil: whether the number of windows is rounded up. */
+ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, const int *dilation,
+                    int ceil, int average);
 /* applies f to each element */
 ref_value *ref_map(const ref_value *x, double (*f)(double));
 ref_value *ref_leaky_relu(const ref_value *x, double slope);
+ref_value *ref_elu(const ref_value *x, double alpha);
 /* Returns a where the condition is not 0, else b; operands broadcast as in ref_binary. */
 ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_value *b);
 ref_value *ref_pow(const ref_value *x, double exponent);
@@ -70,7 +72,7 @@ ref_value *ref_permute(const ref_value *x, const int *axes);
 ref_value *ref_slice(const ref_value *x, int axis, long begin, long end);
 ref_value *ref_concat(const ref_value *const *x, int n, int axis);
 ref_value *ref_reduce(const ref_value *x, int axis, int mean);
-ref_value *ref_pad(const ref_value *x, int axis, long before, long after, double value);
+ref_value *ref_pad(const ref_value *x, int axis, long before, long after, int mode, double value);
 /* Returns the maxima along the axis; if number is nonzero, returns the index of each (first) maximum instead. */
 ref_value *ref_max(const ref_value *x, int axis, int number);
 /* Resizes the images x (B,H,W,C). how: 0 for the nearest pixel, 1 for bilinear, 2 for bilinear with aligned corners. */

@@ -28,7 +28,8 @@ static double distance(const float *a, const double *b, int64_t n)
 }
 
 /* == ops compared with PyTorch ================================================================= */
-enum { MAX, MAX_1D, AVERAGE, AVERAGE_1D, GLOBAL, GROUP, GROUP_BIAS, GROUP_NONE, BATCH, BATCH_NONE, CASES };
+enum { MAX, MAX_1D, AVERAGE, AVERAGE_1D, GLOBAL, GROUP, GROUP_BIAS, GROUP_NONE, BATCH, BATCH_NONE,
+       GROUP_EPS, BATCH_EPS, POOLS, CASES = POOLS + 5 };
 static const struct {
     const char *name;
     gckpt_shape x;
@@ -45,6 +46,13 @@ static const struct {
     { "group_none", { 2, { 3, 40 } }, golden_group_none, 19, 0 },
     { "batch", { 4, { 2, 5, 6, 8 } }, golden_batch, 19, 2 },
     { "batch_none", { 2, { 6, 4 } }, golden_batch_none, 19, 0 },
+    { "group_eps", { 3, { 3, 4, 6 } }, golden_group_eps, 19, 2 },
+    { "batch_eps", { 2, { 6, 4 } }, golden_batch_eps, 19, 2 },
+    { "max_ceil", { 4, { 2, 5, 6, 3 } }, golden_max_ceil, 19, 0 },
+    { "max_dilated", { 3, { 2, 9, 4 } }, golden_max_dilated, 13, 0 },
+    { "average_ceil", { 4, { 2, 5, 6, 3 } }, golden_average_ceil, 19, 0 },
+    { "average_inside", { 4, { 2, 5, 6, 3 } }, golden_average_inside, 19, 0 },
+    { "average_inside_1d", { 3, { 2, 7, 4 } }, golden_average_inside_1d, 13, 0 },
 };
 
 static gckpt_tensor *running(gckpt_graph *g, const char *name, int64_t c, float first, float momentum)
@@ -61,16 +69,26 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
                                       { .size = { 9, 3 }, .stride = { 9, 1 }, .padding = { 9, 1 } },
                                       { .size = { 2, 3 }, .stride = { 1, 2 }, .padding = { 0, 1 } },
                                       { .size = { 0, 2 } } };
+    const gckpt_window options[CASES - POOLS] = {
+        { .size = { 3, 2 }, .stride = { 2, 3 }, .padding = { 1, 1 }, .dilation = { 1, 2 }, .ceil = 1 },
+        { .size = { 0, 3 }, .stride = { 0, 1 }, .padding = { 0, 1 }, .dilation = { 5, 2 } },
+        { .size = { 2, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 }, .ceil = 1 },
+        { .size = { 2, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 }, .ceil = 1, .exclude_padding = 1 },
+        { .size = { 0, 3 }, .stride = { 0, 2 }, .padding = { 0, 1 }, .exclude_padding = 1 }
+    };
+    if (i >= POOLS)
+        return (i < POOLS + 2 ? gckpt_max_pool : gckpt_average_pool)(x, &options[i - POOLS]);
     switch (i) {
     case MAX: case MAX_1D: return gckpt_max_pool(x, &windows[i]);
     case AVERAGE: case AVERAGE_1D: return gckpt_average_pool(x, &windows[i]);
     case GLOBAL: return gckpt_global_average_pool(x);
-    case GROUP: return gckpt_groupnorm(x, 2, gain, bias);
-    case GROUP_BIAS: return gckpt_groupnorm(x, 3, gain, bias);
-    case GROUP_NONE: return gckpt_groupnorm(x, 1, gain, bias);
+    case GROUP: return gckpt_groupnorm(x, 2, gain, bias, 0);
+    case GROUP_BIAS: return gckpt_groupnorm(x, 3, gain, bias, 0);
+    case GROUP_NONE: return gckpt_groupnorm(x, 1, gain, bias, 0);
+    case GROUP_EPS: return gckpt_groupnorm(x, 2, gain, bias, 1e-6f);
     default:
         return gckpt_batchnorm(x, gain, bias, running(g, "mean", s.d[s.n - 1], 0, 0.1f),
-                               running(g, "variance", s.d[s.n - 1], 1, 0.1f));
+                               running(g, "variance", s.d[s.n - 1], 1, 0.1f), i == BATCH_EPS ? 1e-3f : 0);
     }
 }
 
@@ -173,7 +191,8 @@ static float group_sum(const float *x, int64_t places, int64_t m, int squares)
 }
 
 /* Normalises the group of m channels that begins at x, and writes it to y. */
-static void group_norm(float *x, float *y, int64_t places, int64_t channels, int64_t m, const float *bias)
+static void group_norm(float *x, float *y, int64_t places, int64_t channels, int64_t m, const float *bias,
+                       float epsilon)
 {
     const int64_t n = places * m;
     float *d = (float *)malloc((size_t)n * sizeof *d);
@@ -182,7 +201,7 @@ static void group_norm(float *x, float *y, int64_t places, int64_t channels, int
     const float mean = x[0] + group_sum(d, places, m, 0) / (float)n;
     for (int64_t i = 0; i < n; i++)
         d[i] = *item(x, channels, m, i) - mean;
-    const float rstd = 1.0f / sqrtf(group_sum(d, places, m, 1) / (float)n + 1e-5f);
+    const float rstd = 1.0f / sqrtf(group_sum(d, places, m, 1) / (float)n + epsilon);
     for (int64_t i = 0; i < n; i++)
         *item(y, channels, m, i) = bias ? fmaf(d[i], rstd, bias[i % m]) : d[i] * rstd;
     free(d);
@@ -200,6 +219,7 @@ static void test_mean(gckpt_isa isa, int equal)
     const int64_t micro = groups ? between(1, (int)rows) : rows, n = rows * places * c;
     float *x = (float *)malloc((size_t)n * sizeof *x), *y = (float *)malloc((size_t)n * sizeof *y);
     float *bias = chance(50) ? numbers(5, c, 0) : NULL;
+    const float epsilon = chance(50) ? 0 : (float)between(1, 100) / 64;
     int64_t exact = 0;
     for (int64_t b = 0; b < images; b++)
         for (int64_t k = 0; k < c; k += m) {
@@ -207,7 +227,7 @@ static void test_mean(gckpt_isa isa, int equal)
             /* a group whose first channel is no multiple of 4 gets values between 33 and 101 */
             for (int64_t i = 0; i < each * m; i++)
                 *item(group, c, m, i) = equal ? size : ((float)below(1000) / 999 + (float)(k % 4 * 100)) / 3;
-            group_norm(group, y + b * each * c + k, each, c, m, bias ? bias + k : NULL);
+            group_norm(group, y + b * each * c + k, each, c, m, bias ? bias + k : NULL, epsilon > 0 ? epsilon : 1e-5f);
             for (int64_t i = 0; equal && i < each * m; i++)
                 exact += *item(y + b * each * c + k, c, m, i) == (bias ? bias[k + i % m] : 0);
         }
@@ -216,9 +236,9 @@ static void test_mean(gckpt_isa isa, int equal)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, places, c));
     gckpt_tensor *b = bias ? gckpt_constant(g, "bias", GCKPT_F32, gckpt_shape1(c), bias) : NULL;
-    gckpt_tensor *out = groups ? gckpt_groupnorm(in, groups, NULL, b)
+    gckpt_tensor *out = groups ? gckpt_groupnorm(in, groups, NULL, b, epsilon)
                                : gckpt_batchnorm(in, NULL, b, running(g, "mean", c, 0, 0.1f),
-                                                 running(g, "variance", c, 1, 0.1f));
+                                                 running(g, "variance", c, 1, 0.1f), epsilon);
     gckpt_term term = { gckpt_sum_loss(out), 1, 0 };
     gckpt_fetch_spec fetches[2] = { { out, 0 }, { in, 1 } };
     gckpt_plan_desc desc = { .fetch.specs = fetches, .fetch.count = 2, .threads = between(1, 3) };
@@ -249,7 +269,7 @@ static void bias_alone(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(4), (gckpt_init){ 0, 0, 0 });
-    gckpt_term term = { gckpt_sum_loss(gckpt_groupnorm(in, 2, NULL, b)), 1, 0 };
+    gckpt_term term = { gckpt_sum_loss(gckpt_groupnorm(in, 2, NULL, b, 0)), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .optimiser = GCKPT_SGD });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(in), x };
@@ -279,7 +299,7 @@ static gckpt_tensor *tower(gckpt_tensor *h, void *user)
     gckpt_tensor **p = (gckpt_tensor **)user;
     h = gckpt_linear(h, p[0], NULL);
     gckpt_tensor *mean = running(g, "mean1", C, 0, 0.25f), *variance = running(g, "variance1", C, 1, 0.25f);
-    h = gckpt_tanh(gckpt_batchnorm(h, p[1], p[2], mean, variance));
+    h = gckpt_tanh(gckpt_batchnorm(h, p[1], p[2], mean, variance, 0));
     return gckpt_max_pool(h, &(gckpt_window){ .size = { 2, 2 } });
 }
 
@@ -294,7 +314,7 @@ static void net_graph(net *n, int64_t rows)
     p[3] = gckpt_param(g, "w2", gckpt_shape2(C, C), zero);
     gckpt_tensor *h = gckpt_linear(gckpt_checkpoint(tower, n->x, p), p[3], NULL);
     gckpt_tensor *mean = running(g, "mean2", C, 0, 0.5f), *variance = running(g, "variance2", C, 1, 0.5f);
-    h = gckpt_batchnorm(h, NULL, NULL, mean, variance);
+    h = gckpt_batchnorm(h, NULL, NULL, mean, variance, 0);
     h = gckpt_global_average_pool(gckpt_mul(h, h));
     n->term = (gckpt_term){ gckpt_mean_squared_error(h, n->t, NULL), 1, 0 };
     CHECK_MSG(n->term.loss != NULL, "build: %s", gckpt_error_text(g));
@@ -559,10 +579,10 @@ static void small_new(small *n, float momentum, int twice, int trains)
     n->y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
     n->mean = running(g, "mean", 3, 0.5f, momentum);
     gckpt_tensor *variance = running(g, "variance", 3, 1, momentum), *w = gckpt_param(g, "w", gckpt_shape1(3), one);
-    gckpt_tensor *h = gckpt_batchnorm(n->x, w, NULL, n->mean, variance);
+    gckpt_tensor *h = gckpt_batchnorm(n->x, w, NULL, n->mean, variance, 0);
     if (twice)
         h = gckpt_add(h, gckpt_batchnorm(gckpt_scale(n->x, 2), NULL, NULL, running(g, "mean", 3, 0.5f, momentum),
-                                         variance));
+                                         variance, 0));
     if (!trains)
         CHECK(gckpt_store_freeze(n->s, "w", 1) == GCKPT_OK);
     gckpt_term term = { gckpt_cross_entropy(h, n->y, NULL, 0), 1, 0 };
@@ -638,9 +658,9 @@ static int two_norms(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user
     const gckpt_init zero = { 0, 0, 0 };
     if (user && rows != *(const int64_t *)user)
         return -1;
-    h = gckpt_name(gckpt_batchnorm(h, NULL, NULL, running(g, "m", C, 0, 0.1f), running(g, "v", C, 1, 0.1f)), "wide");
+    h = gckpt_name(gckpt_batchnorm(h, NULL, NULL, running(g, "m", C, 0, 0.1f), running(g, "v", C, 1, 0.1f), 0), "wide");
     h = gckpt_batchnorm(gckpt_mean(h, 1), NULL, gckpt_param(g, "b", gckpt_shape1(C), zero),
-                        running(g, "m2", C, 0, 0.1f), running(g, "v2", C, 1, 0.1f));
+                        running(g, "m2", C, 0, 0.1f), running(g, "v2", C, 1, 0.1f), 0);
     terms[0] = (gckpt_term){ gckpt_sum_loss(gckpt_tanh(gckpt_name(h, "flat"))), 1, 0 };
     return 1;
 }
@@ -743,40 +763,40 @@ static void test_refusals(void)
 #define X2 gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 6))
 #define REFUSED(t, result, text) refused(&g, s, t, result, text)
 #define WINDOW(...) &(gckpt_window){ __VA_ARGS__ }
-    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "stride must be 1 or more");
+    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "stride and dilation must be 1 or more");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .padding = { 2, 0 })), GCKPT_E_SHAPE, "padding 2");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, 2 }, .stride = { -1, 1 })), GCKPT_E_SHAPE, "stride -1");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, -2 })), GCKPT_E_SHAPE, "size -2");
     REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 5, 2 })), GCKPT_E_SHAPE, "4 positions, the window needs 5");
     REFUSED(gckpt_max_pool(X2, WINDOW(.size = { 2, 2 })), GCKPT_E_SHAPE, "must be (B,H,W,C)");
-    REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .dilation = { 1, 2 })), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .groups = 2)), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .output_padding = { 0, 1 })), GCKPT_E_ARG, "a convolution's");
     REFUSED(gckpt_max_pool(gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, 300, 300, 1)), WINDOW(.size = { 257, 256 })),
             GCKPT_E_SHAPE, "257 x 256");
     REFUSED(gckpt_global_average_pool(X2), GCKPT_E_SHAPE, "no axes between");
-    REFUSED(gckpt_groupnorm(X4, 4, NULL, NULL), GCKPT_E_SHAPE, "not 4 equal groups");
-    REFUSED(gckpt_groupnorm(X4, 0, NULL, NULL), GCKPT_E_SHAPE, "not 0 equal groups");
-    REFUSED(gckpt_groupnorm(X2, 6, NULL, NULL), GCKPT_E_SHAPE, "one value per group");
-    REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 1, 1, 6)), 6, NULL, NULL), GCKPT_E_SHAPE,
+    REFUSED(gckpt_groupnorm(X4, 4, NULL, NULL, 0), GCKPT_E_SHAPE, "not 4 equal groups");
+    REFUSED(gckpt_groupnorm(X4, 0, NULL, NULL, 0), GCKPT_E_SHAPE, "not 0 equal groups");
+    REFUSED(gckpt_groupnorm(X2, 6, NULL, NULL, 0), GCKPT_E_SHAPE, "one value per group");
+    REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 1, 1, 6)), 6, NULL, NULL, 0), GCKPT_E_SHAPE,
             "one value per group");
-    REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(6)), 2, NULL, NULL), GCKPT_E_SHAPE, "(B,..,C)");
+    REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(6)), 2, NULL, NULL, 0), GCKPT_E_SHAPE, "(B,..,C)");
     gckpt_tensor *x = X4, *p = gckpt_param(g, "p", gckpt_shape1(5), zero);
-    REFUSED(gckpt_groupnorm(x, 2, p, NULL), GCKPT_E_SHAPE, "needs a gain of [6]");
+    REFUSED(gckpt_groupnorm(x, 2, p, NULL, 0), GCKPT_E_SHAPE, "needs a gain of [6]");
     x = X4, p = gckpt_param(g, "p", gckpt_shape1(5), zero);
-    REFUSED(gckpt_groupnorm(x, 2, NULL, p), GCKPT_E_SHAPE, "needs a bias of [6]");
+    REFUSED(gckpt_groupnorm(x, 2, NULL, NULL, -1), GCKPT_E_ARG, "epsilon -1 must be positive, or 0 for 1e-5");
+    REFUSED(gckpt_groupnorm(x, 2, NULL, p, 0), GCKPT_E_SHAPE, "needs a bias of [6]");
     x = X4, p = running(g, "r5", 5, 0, 0.1f);
-    REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p), GCKPT_E_SHAPE, "needs a mean of [6]");
+    REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p, 0), GCKPT_E_SHAPE, "needs a mean of [6]");
     x = X4, p = gckpt_param(g, "p6", gckpt_shape1(6), zero);
-    REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p), GCKPT_E_ARG, "must be a gckpt_running");
+    REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p, 0), GCKPT_E_ARG, "must be a gckpt_running");
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
-    REFUSED(gckpt_batchnorm(x, p, NULL, p, p), GCKPT_E_ARG, "is measured, not trained");
+    REFUSED(gckpt_batchnorm(x, p, NULL, p, p, 0), GCKPT_E_ARG, "is measured, not trained");
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
     REFUSED(gckpt_add(x, gckpt_reshape(p, gckpt_shape2(1, 6))), GCKPT_E_ARG, "gckpt_detach");
     /* batch norm of a detached input is accepted, and so is a group norm with two values per group */
     x = X4, p = running(g, "r6", 6, 0, 0.1f);
-    CHECK(gckpt_groupnorm(x, 6, NULL, NULL) &&
-          gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL));
+    CHECK(gckpt_groupnorm(x, 6, NULL, NULL, 0) &&
+          gckpt_groupnorm(gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), 3, NULL, NULL, 0));
     CHECK_MSG(gckpt_add(x, gckpt_detach(p)) != NULL, "%s", gckpt_error_text(g));
     REFUSED(running(g, "r6", 6, 0, 0.2f), GCKPT_E_ARG, "another momentum");
     p = gckpt_param(g, "p6", gckpt_shape1(6), zero);
@@ -786,10 +806,10 @@ static void test_refusals(void)
     REFUSED(running(g, "m", 6, 0, float_of(0x7fc00000)), GCKPT_E_ARG, "from 0 to 1");
     REFUSED(gckpt_running(g, NULL, gckpt_shape1(6), zero, 0.1f), GCKPT_E_ARG, "need a name");
     p = gckpt_param(g, "w", gckpt_shape2(3, 6), zero), x = running(g, "r6", 6, 0, 0.1f);
-    REFUSED(gckpt_batchnorm(p, NULL, NULL, x, x), GCKPT_E_ARG, "depends on no input");
+    REFUSED(gckpt_batchnorm(p, NULL, NULL, x, x, 0), GCKPT_E_ARG, "depends on no input");
     CHECK(!gckpt_running(NULL, "m", gckpt_shape1(6), zero, 0.1f) && !gckpt_max_pool(NULL, NULL));
-    CHECK(!gckpt_average_pool(NULL, NULL) && !gckpt_global_average_pool(NULL) && !gckpt_groupnorm(NULL, 1, NULL, NULL));
-    CHECK(!gckpt_batchnorm(NULL, NULL, NULL, NULL, NULL));
+    CHECK(!gckpt_average_pool(NULL, NULL) && !gckpt_global_average_pool(NULL) && !gckpt_groupnorm(NULL, 1, NULL, NULL, 0));
+    CHECK(!gckpt_batchnorm(NULL, NULL, NULL, NULL, NULL, 0));
     util_free(NULL, NULL, g, s);
 }
 

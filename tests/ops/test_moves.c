@@ -20,7 +20,7 @@ static float *numbers(int step, int64_t n)
 }
 
 /* == compared with PyTorch ===================================================================== */
-enum { PAD, PAD_LAST, MAX, MAX_LAST, LARGER, SMALLER, ONE, TWICE };
+enum { PAD, PAD_LAST, REFLECT, REPLICATE, MAX, MAX_LAST, LARGER, SMALLER, ONE, TWICE };
 static const struct {
     const char *name;
     int kind, how;
@@ -29,6 +29,7 @@ static const struct {
 } cases[] = {
 #define CASE(name, kind, how, golden) { name, kind, how, golden, sizeof golden / sizeof *golden },
     CASE("pad", PAD, 0, golden_pad) CASE("pad, last", PAD_LAST, 0, golden_pad_last)
+    CASE("reflect", REFLECT, 0, golden_reflect) CASE("replicate", REPLICATE, 0, golden_replicate)
     CASE("max", MAX, 0, golden_max) CASE("max, last", MAX_LAST, 0, golden_max_last)
     CASE("larger, nearest", LARGER, 0, golden_larger0) CASE("larger", LARGER, 1, golden_larger1)
     CASE("larger, aligned", LARGER, 2, golden_larger2) CASE("smaller, nearest", SMALLER, 0, golden_smaller0)
@@ -43,8 +44,10 @@ static T *apply(int i, T *x)
 {
     static const int sizes[4][2] = { { 5, 7 }, { 2, 3 }, { 1, 4 }, { 6, 8 } };
     const int kind = cases[i].kind, *size = sizes[kind < LARGER ? 0 : kind - LARGER];
-    return kind == PAD        ? gckpt_pad(x, 2, 1, 3, 0.5f)
-           : kind == PAD_LAST ? gckpt_pad(x, -1, 2, 0, -1.25f)
+    return kind == PAD        ? gckpt_pad(x, 2, 1, 3, GCKPT_PAD_VALUE, 0.5f)
+           : kind == PAD_LAST ? gckpt_pad(x, -1, 2, 0, GCKPT_PAD_VALUE, -1.25f)
+           : kind == REFLECT  ? gckpt_pad(x, 2, 3, 2, GCKPT_PAD_REFLECT, 0)
+           : kind == REPLICATE ? gckpt_pad(x, 1, 2, 4, GCKPT_PAD_REPLICATE, 0)
            : kind < LARGER    ? gckpt_max(x, kind == MAX ? 1 : -1)
                               : gckpt_upsample(x, size[0], size[1], (gckpt_upsampling)cases[i].how);
 }
@@ -184,7 +187,7 @@ static void build(net *n, int64_t rows)
     n->at = gckpt_argmax(h, 2);
     T *seen = gckpt_embed(gckpt_param(n->g, "table", gckpt_shape2(WIDE, WIDE), some), n->at);
     T *most = gckpt_gather(h, gckpt_argmax(gckpt_scale(h, -1), 1));
-    h = gckpt_add(gckpt_concat((T *[]){ gckpt_pad(h, 1, 1, 0, 0.25f), most }, 2, 1),
+    h = gckpt_add(gckpt_concat((T *[]){ gckpt_pad(h, 1, 1, 0, GCKPT_PAD_VALUE, 0.25f), most }, 2, 1),
                   gckpt_reshape(gckpt_max(seen, 1), gckpt_shape3(rows, 1, WIDE)));
     h = gckpt_slice(h, 1, 2, 2 + STEPS);
     n->lengths = gckpt_argmax(gckpt_slice(gckpt_mean(h, 1), 1, 0, STEPS), 1);
@@ -316,12 +319,16 @@ static T *table(T *x, int64_t rows) { return gckpt_param(gckpt_graph_of(x), "t",
 static void test_refusals(void)
 {
     const int64_t big = INT64_MAX;
-    REFUSED(GCKPT_E_ARG, "pad: -1 and 0", gckpt_pad(x, 2, -1, 0, 0));
-    REFUSED(GCKPT_E_ARG, "gckpt_slice", gckpt_pad(x, 1, 3, -2, 0));
-    REFUSED(GCKPT_E_ARG, "pad: [2,3,4,5] has no axis 4", gckpt_pad(x, 4, 1, 1, 0));
-    REFUSED(GCKPT_E_ARG, "0 to 2^31 - 1", gckpt_pad(x, 3, big, 0, 0));
+    REFUSED(GCKPT_E_ARG, "pad: -1 and 0", gckpt_pad(x, 2, -1, 0, GCKPT_PAD_VALUE, 0));
+    REFUSED(GCKPT_E_ARG, "gckpt_slice", gckpt_pad(x, 1, 3, -2, GCKPT_PAD_VALUE, 0));
+    REFUSED(GCKPT_E_ARG, "pad: [2,3,4,5] has no axis 4", gckpt_pad(x, 4, 1, 1, GCKPT_PAD_VALUE, 0));
+    REFUSED(GCKPT_E_SHAPE, "pad: axis 1 of [2,3,4,5] reflects at most 2 elements, not 3 and 0",
+            gckpt_pad(x, 1, 3, 0, GCKPT_PAD_REFLECT, 0));
+    REFUSED(GCKPT_E_SHAPE, "not 0 and 4", gckpt_pad(x, -2, 0, 4, GCKPT_PAD_REFLECT, 0));
+    REFUSED(GCKPT_E_ARG, "pad: mode 3 is none of", gckpt_pad(x, 1, 0, 1, (gckpt_pad_mode)3, 0));
+    REFUSED(GCKPT_E_ARG, "0 to 2^31 - 1", gckpt_pad(x, 3, big, 0, GCKPT_PAD_VALUE, 0));
     REFUSED(GCKPT_E_SHAPE, "does not fit",
-            gckpt_pad(gckpt_pad(x, 2, 1 << 30, INT32_MAX, 0), 3, INT32_MAX, INT32_MAX, 0));
+            gckpt_pad(gckpt_pad(x, 2, 1 << 30, INT32_MAX, GCKPT_PAD_VALUE, 0), 3, INT32_MAX, INT32_MAX, GCKPT_PAD_VALUE, 0));
     REFUSED(GCKPT_E_ARG, "max: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
     REFUSED(GCKPT_E_ARG, "argmax: [2,3,4,5] has no axis 4", gckpt_argmax(x, 4));
     REFUSED(GCKPT_E_ARG, "needs f32", gckpt_max(gckpt_argmax(x, 1), 1));
@@ -337,7 +344,7 @@ static void test_refusals(void)
             gckpt_embed(table(x, 4), gckpt_argmax(x, 3)));
     REFUSED(GCKPT_E_SHAPE, "cross_entropy takes 0 to 3",
             gckpt_cross_entropy(gckpt_slice(x, 3, 0, 4), gckpt_argmax(x, 3), NULL, 0));
-    CHECK(!gckpt_pad(NULL, 0, 0, 0, 0) && !gckpt_max(NULL, 0) && !gckpt_argmax(NULL, 0) &&
+    CHECK(!gckpt_pad(NULL, 0, 0, 0, GCKPT_PAD_VALUE, 0) && !gckpt_max(NULL, 0) && !gckpt_argmax(NULL, 0) &&
           !gckpt_upsample(NULL, 1, 1, GCKPT_NEAREST));
 
     net n; /* i32 values have no gradient, so a fetch of one is refused */

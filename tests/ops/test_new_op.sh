@@ -18,7 +18,7 @@ after()
 }
 add_op()
 {
-    after src/api.h '*gckpt_softplus(' 'GCKPT_API gckpt_tensor *gckpt_softsign(gckpt_tensor *x); /* x / (1 + |x|) */' &&
+    after src/api.h '*gckpt_silu(' 'GCKPT_API gckpt_tensor *gckpt_softsign(gckpt_tensor *x); /* x / (1 + |x|) */' &&
         after src/ops/ops.h '#define GCKPTI_OPS(' '    X(softsign, CORE) \\' &&
         after src/ops/ops.h '#define GCKPTI_UNARY_OPS(' '    X(softsign, gckpti_flops_8, GCKPT_IN(0), x / (1.0f + V(abs)(x)), product, \\
       1.0f / ((1.0f + V(abs)(x)) * (1.0f + V(abs)(x)))) \\' &&

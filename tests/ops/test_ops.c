@@ -190,12 +190,12 @@ static pair both(gckpt_tensor *t, ref_value *r)
     return p;
 }
 #define UNARY(name, ...) KIND_##name,
-enum { UNARY_TESTS(UNARY) SOFTMAX, LOG_SOFTMAX, POW, CLAMP, LEAKY_RELU };
+enum { UNARY_TESTS(UNARY) SOFTMAX, LOG_SOFTMAX, POW, CLAMP, LEAKY_RELU, ELU };
 #undef UNARY
 #define UNARY(name, reads, kind, value, ...) static double value_of_##name(double x) { return value; }
 UNARY_TESTS(UNARY)
 #undef UNARY
-/* `by`, in eighths: the exponent, the slope of leaky_relu, or the limit of clamp (-by to by) */
+/* `by`, in eighths: the exponent, the parameter of leaky_relu or elu, or the limit of clamp (-by to by) */
 static pair unary_by(int kind, pair x, int by)
 {
     const double eighths = by / 8.0;
@@ -209,7 +209,8 @@ static pair unary_by(int kind, pair x, int by)
         return both(gckpt_clamp(x.t, -(float)eighths, (float)eighths),
                     ref_clamp(x.r, -eighths, eighths));
     case LEAKY_RELU:
-        return both(gckpt_leaky_relu(x.t, (float)eighths), ref_leaky_relu(x.r, eighths));
+        return both(gckpt_activation(x.t, GCKPT_LEAKY_RELU, (float)eighths), ref_leaky_relu(x.r, eighths));
+    case ELU: return both(gckpt_activation(x.t, GCKPT_ELU, (float)eighths), ref_elu(x.r, eighths));
     default: return both(gckpt_softmax(x.t), ref_softmax(x.r));
     }
 }
@@ -220,6 +221,7 @@ static pair binary(char op, pair a, pair b)
                     : op == '-' ? gckpt_sub(a.t, b.t)
                     : op == '*' ? gckpt_mul(a.t, b.t)
                     : op == '/' ? gckpt_div(a.t, b.t)
+                    : op == 'p' ? gckpt_prelu(a.t, b.t)
                     : op == '>' ? gckpt_maximum(a.t, b.t) : gckpt_minimum(a.t, b.t);
     return both(t, ref_binary(op, a.r, b.r));
 }
@@ -286,7 +288,7 @@ static pair rmsnorm(pair x, pair gain)
 }
 static pair groupnorm(pair x, int groups, pair gain, pair bias)
 {
-    return both(gckpt_groupnorm(x.t, groups, gain.t, bias.t),
+    return both(gckpt_groupnorm(x.t, groups, gain.t, bias.t, 0),
                 ref_groupnorm(x.r, groups, gain.r, bias.r));
 }
 static pair batchnorm(pair x, pair gain, pair bias)
@@ -299,13 +301,14 @@ static pair batchnorm(pair x, pair gain, pair bias)
         mean = gckpt_running(g, "mean", c, zero, 0.1f);
         variance = gckpt_running(g, "variance", c, zero, 0.1f);
     }
-    return both(gckpt_batchnorm(x.t, gain.t, bias.t, mean, variance),
+    return both(gckpt_batchnorm(x.t, gain.t, bias.t, mean, variance, 0),
                 ref_groupnorm(x.r, 0, gain.r, bias.r));
 }
 static pair pool(pair x, const gckpt_window *w, int average)
 {
+    const int dilation[2] = { w->dilation[0] + !w->dilation[0], w->dilation[1] + !w->dilation[1] };
     return both(average ? gckpt_average_pool(x.t, w) : gckpt_max_pool(x.t, w),
-                ref_pool(x.r, w->size, w->stride, w->padding, average));
+                ref_pool(x.r, w->size, w->stride, w->padding, dilation, w->ceil, average + w->exclude_padding));
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
@@ -315,14 +318,14 @@ static pair attention(pair q, pair k, pair v, int heads, int causal)
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0 };
+    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0, NULL };
     const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal attention. a[0]: the window; a[1], a[2]: cap and scale in hundredths; 0 selects the default of each. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
+    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100, NULL };
     const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
@@ -370,9 +373,10 @@ static pair reduce(pair x, int axis, int mean)
 {
     return both(mean ? gckpt_mean(x.t, axis) : gckpt_sum(x.t, axis), ref_reduce(x.r, axis, mean));
 }
-static pair pad(pair x, int axis, int before, int after, double value)
+static pair pad(pair x, int axis, int before, int after, int mode, double value)
 {
-    return both(gckpt_pad(x.t, axis, before, after, (float)value), ref_pad(x.r, axis, before, after, value));
+    return both(gckpt_pad(x.t, axis, before, after, (gckpt_pad_mode)mode, (float)value),
+                ref_pad(x.r, axis, before, after, mode, value));
 }
 static pair greatest(pair x, int axis) { return both(gckpt_max(x.t, axis), ref_max(x.r, axis, 0)); }
 static pair argmax(pair x, int axis) { return both(gckpt_argmax(x.t, axis), ref_max(x.r, axis, 1)); }
@@ -787,9 +791,11 @@ static void build_embed_tied(net *n, const int *a)
 static void build_pool(net *n, const int *a)
 {
     static const gckpt_window windows[] = {
-        { { 3, 2 }, { 2, 1 }, { 1, 0 }, { 0, 0 }, 0, { 0, 0 } },
-        { { 2, 3 }, { 2, 3 }, { 0, 0 }, { 0, 0 }, 0, { 0, 0 } },
-        { { 1, 3 }, { 1, 2 }, { 0, 2 }, { 0, 0 }, 0, { 0, 0 } },
+        { .size = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 0 } },
+        { .size = { 2, 3 }, .stride = { 2, 3 } },
+        { .size = { 1, 3 }, .stride = { 1, 2 }, .padding = { 0, 2 } },
+        { .size = { 3, 2 }, .stride = { 2, 3 }, .padding = { 1, 1 }, .dilation = { 1, 2 }, .ceil = 1 },
+        { .size = { 2, 3 }, .stride = { 3, 2 }, .padding = { 1, 1 }, .ceil = 1, .exclude_padding = 1 },
     };
     pair x = a[0] ? batched(n, "x", a[0], a[1], a[2]) : batched(n, "x", a[1], a[2], 0);
     finish(n, probe(n, pool(x, &windows[a[4]], a[3])), 1);
@@ -996,20 +1002,20 @@ static void build_reduce_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, reduce(x, 0, a[0])), 1);
 }
-/* a[0]: axis; a[1], a[2]: elements added before and after; a[3]: their value in eighths */
+/* a[0]: axis; a[1], a[2]: elements added before and after; a[3]: their value in eighths; a[4]: the mode */
 static void build_pad(net *n, const int *a)
 {
-    finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[3] / 8.0)), 1);
+    finish(n, probe(n, pad(probe(n, batched(n, "x", 3, 4, 2)), a[0], a[1], a[2], a[4], a[3] / 8.0)), 1);
 }
 static void build_pad_free(net *n, const int *a)
 {
     pair w = param(n, "w", 1, 3, 2, 0);
-    finish(n, mul(pad(w, a[0], 1, 2, 0.5), pad(w, a[0], 3, 0, -2)), 0);
+    finish(n, mul(pad(w, a[0], 1, 2, 0, 0.5), pad(w, a[0], 3, 0, GCKPT_PAD_REPLICATE, 0)), 0);
 }
 static void build_pad_batch(net *n, const int *a)
 {
     pair x = batched(n, "x", 4, 0, 0);
-    finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 1), 0, 0, (int)n->c->batch)), 1);
+    finish(n, mul(x, slice(pad(x, 0, a[0], a[1], 0, 1), 0, 0, (int)n->c->batch)), 1);
 }
 /* a[0]: axis; a[1..3]: sizes of the axes after the batch axis; a[4]: nonzero if a second maximum, of x squared, reads
  * x as well */
@@ -1319,6 +1325,7 @@ static const test_case cases[] = {
     { "pow -1", build_unary, { POW, 5, 7, 0, -8, 1 }, 3, 0, 0, 0 },
     { "clamp", build_unary, { CLAMP, 5, 7, 0, 4 }, 3, 0, 0, 0 },
     { "leaky_relu", build_unary, { LEAKY_RELU, 5, 7, 0, 2 }, 3, 0, 0, 0 },
+    { "elu", build_unary, { ELU, 5, 7, 0, 12 }, 3, 0, 0, 0 },
     { "leaky_relu, steeper below", build_unary, { LEAKY_RELU, 3, 37, 0, 12 }, 2, 0, 0, 0 },
     { "softplus, wide", build_unary, { KIND_softplus, 3, 37, 9 }, 2, 0, 0, 0 },
     { "sin, wide", build_unary, { KIND_sin, 3, 37, 2 }, 2, 0, 0, 0 },
@@ -1354,6 +1361,8 @@ static const test_case cases[] = {
     { "div (B,T,1)", build_ratio, { 3, 4, 3, 1 }, 3, 0, 0, 0 },
     { "div of (B,T,1)", build_ratio, { 3, 1, 3, 4 }, 3, 0, 0, 0 },
     { "div of (B,1,C) by (T,1)", build_ratio, { 1, 4, 3, 1, 1 }, 3, 0, 0, 0 },
+    { "prelu", build_binary, { 'p', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "prelu (C)", build_binary, { 'p', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
     { "maximum", build_binary, { '>', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
     { "maximum (C)", build_binary, { '>', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
     { "maximum (B,T,1) (B,1,C)", build_binary, { '>', 3, 1, 1, 4, 0 }, 3, 0, 0, 0 },
@@ -1447,6 +1456,9 @@ static const test_case cases[] = {
     { "max_pool", build_pool, { 5, 4, 3, 0, 0 }, 3, 0, 0, 0 },
     { "max_pool, apart", build_pool, { 5, 7, 2, 0, 1 }, 3, 0, 0, 0 },
     { "max_pool of signals", build_pool, { 0, 6, 3, 0, 2 }, 3, 0, 0, 0 },
+    { "max_pool, dilated, ceil", build_pool, { 5, 6, 3, 0, 3 }, 3, 0, 0, 0 },
+    { "average_pool, dilated, ceil", build_pool, { 5, 6, 3, 1, 3 }, 3, 0, 0, 0 },
+    { "average_pool without padding", build_pool, { 5, 6, 2, 1, 4 }, 3, 0, 0, 0 },
     { "average_pool", build_pool, { 5, 4, 3, 1, 0 }, 3, 0, 0, 0 },
     { "average_pool, apart", build_pool, { 5, 7, 2, 1, 1 }, 3, 0, 0, 0 },
     { "average_pool of signals", build_pool, { 0, 6, 3, 1, 2 }, 3, 0, 0, 0 },
@@ -1559,6 +1571,8 @@ static const test_case cases[] = {
     { "pad axis 1", build_pad, { 1, 1, 2, 4 }, 3, 0, 0, 0 },
     { "pad axis 2, before", build_pad, { -2, 3, 0, -8 }, 3, 0, 0, 0 },
     { "pad last axis", build_pad, { -1, 0, 5, 0 }, 3, 0, 0, 0 },
+    { "pad, reflect", build_pad, { 2, 3, 2, 0, GCKPT_PAD_REFLECT }, 3, 0, 0, 0 },
+    { "pad, replicate", build_pad, { -3, 4, 1, 0, GCKPT_PAD_REPLICATE }, 3, 0, 0, 0 },
     { "pad by nothing", build_pad, { 3, 0, 0, 0 }, 3, 0, 0, 0 },
     { "pad of a parameter", build_pad_free, { 0 }, 3, 0, 0, 0 },
     { "pad, last axis of a parameter", build_pad_free, { -1 }, 3, 0, 0, 0 },

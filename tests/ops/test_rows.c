@@ -48,8 +48,8 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
         x = curves[i](x);
     x = gckpt_clamp(gckpt_pow(x, 1.5f), 0, 1);
-    x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_leaky_relu(x, 0.1f), x);
-    x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
+    x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_activation(x, GCKPT_LEAKY_RELU, 0.1f), x);
+    x = gckpt_maximum(gckpt_minimum(gckpt_div(gckpt_prelu(gckpt_activation(x, GCKPT_ELU, 0.5f), one), one), one), gckpt_detach(x));
     x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
     T *bytes = gckpt_input(g, "bytes", GCKPT_U8, gckpt_shape3(2, 4, 8));
     x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), gckpt_from_u8(bytes, 0.01f, 0));
@@ -63,11 +63,11 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
     const gckpt_window window = { .size = { 1, 2 }, .stride = { 1, 1 } };
     x = gckpt_average_pool(gckpt_max_pool(gckpt_concat((T *[]){ x, x }, 2, 1), &window), &window);
-    x = gckpt_groupnorm(gckpt_slice(x, 1, 0, 4), 2, one, one);
+    x = gckpt_groupnorm(gckpt_slice(x, 1, 0, 4), 2, one, one, 0);
     T *mean = gckpt_running(g, "mean", gckpt_shape1(8), (gckpt_init){ 0, 0, 0 }, 0.1f);
     T *variance = gckpt_running(g, "variance", gckpt_shape1(8), (gckpt_init){ 0, 0, 1 }, 0.1f);
-    x = gckpt_batchnorm(x, one, one, mean, variance);
-    x = gckpt_slice(gckpt_pad(gckpt_add(x, gckpt_reshape(gckpt_max(x, 1), gckpt_shape3(2, 1, 8))), 1, 1, 1, 0), 1, 1,
+    x = gckpt_batchnorm(x, one, one, mean, variance, 0);
+    x = gckpt_slice(gckpt_pad(gckpt_add(x, gckpt_reshape(gckpt_max(x, 1), gckpt_shape3(2, 1, 8))), 1, 1, 1, GCKPT_PAD_VALUE, 0), 1, 1,
                     5);
     x = gckpt_reshape(gckpt_upsample(gckpt_reshape(x, gckpt_shape4(2, 4, 1, 8)), 4, 1, GCKPT_BILINEAR),
                       gckpt_shape3(2, 4, 8));

@@ -23,6 +23,7 @@ static gckpt_tensor *build(const special_case *c, gckpt_tensor *a, gckpt_tensor 
 #undef UNARY
                 { "log_softmax", gckpt_log_softmax, NULL },
                 { "div", NULL, gckpt_div },
+                { "prelu", NULL, gckpt_prelu },
                 { "maximum", NULL, gckpt_maximum },
                 { "minimum", NULL, gckpt_minimum } };
     if (!strcmp(c->name, "pow"))
@@ -30,7 +31,9 @@ static gckpt_tensor *build(const special_case *c, gckpt_tensor *a, gckpt_tensor 
     if (!strcmp(c->name, "clamp"))
         return gckpt_clamp(a, c->by[0], c->by[1]);
     if (!strcmp(c->name, "leaky_relu"))
-        return gckpt_leaky_relu(a, c->by[0]);
+        return gckpt_activation(a, GCKPT_LEAKY_RELU, c->by[0]);
+    if (!strcmp(c->name, "elu"))
+        return gckpt_activation(a, GCKPT_ELU, c->by[0]);
     if (!strcmp(c->name, "where"))
         return gckpt_where(a, a, b);
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)

@@ -57,6 +57,8 @@ static gckpt_tensor *random_op(net *n, gckpt_tensor *x, gckpt_tensor *other)
             o.padding[i] = o.padding[i] < o.size[i] ? o.padding[i] : o.size[i] - 1;
         if (h + 2 * o.padding[0] < o.size[0] || w + 2 * o.padding[1] < o.size[1])
             return x;
+        o.dilation[0] = h + 2 * o.padding[0] > 2 * (o.size[0] - 1) && h > 1 ? between(1, 2) : 1;
+        o.ceil = chance(30), o.exclude_padding = kind == 5 && chance(20);
         return kind == 4 ? gckpt_max_pool(x, &o) : gckpt_average_pool(x, &o);
     }
     switch (kind) {

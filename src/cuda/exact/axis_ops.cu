@@ -10,10 +10,39 @@ void permute_by(const gckpt_call *call, bool backward)
                   backward && x->accumulate);
 }
 
+/* Copies the element of which e of y is a copy. */
+__device__ void pad_copy_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
+                            const float *x, float *y)
+{
+    const int64_t all = p.before + v.size + p.after, line = e / v.inner;
+    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, line % all);
+    y[e] = x[from * v.inner + e % v.inner];
+}
+
+/* Adds the gradients of the copies of element e of x, in the order of their places. */
+__device__ void pad_add_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, float *dx,
+                           const float *g)
+{
+    const int64_t all = p.before + v.size + p.after, line = e / v.inner, i = line % v.size;
+    float d = dx[e];
+    for (int64_t k = 0; k < all; k++)
+        if ((k < p.before || k >= p.before + v.size) && gckpti_pad_source(&p, v.size, k) == i)
+            d += g[(line / v.size * all + k) * v.inner + e % v.inner];
+    dx[e] = d;
+}
+
 void pad_by(const gckpt_call *call, bool backward)
 {
-    const float rest = ((const gckpti_pad *)call->attributes)->value;
-    move_parts(call, backward, gckpti_pad_move, true, rest);
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
+    if (p->mode != GCKPT_PAD_VALUE && !backward) {
+        for_each<pad_copy_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
+        return;
+    }
+    move_parts(call, backward, gckpti_pad_move, true, p->value);
+    if (p->mode != GCKPT_PAD_VALUE && x->grad)
+        for_each<pad_add_at>(call, gckpti_elements(&x->shape), *p, v, x->grad, call->grad_out);
 }
 
 void concat_by(const gckpt_call *call, bool backward)

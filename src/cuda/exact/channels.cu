@@ -8,20 +8,22 @@ struct Channels {
     const float *mean, *variance, *gain, *bias, *a, *b;
     float *to;
     int accumulate;
+    float epsilon;
 };
 
 Channels channels_of(const gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_arg *x = &call->in[0];
-    Channels s = { x->data, call->grad_out, o->groups ? x->shape.d[0] : 1, 0,
+    Channels s = { x->data, call->grad_out, o->center ? x->shape.d[0] : 1, 0,
                    gckpti_last(&x->shape) };
     s.places = gckpti_rows(&x->shape) / s.images;
-    s.groups = o->groups ? o->groups : s.channels, s.m = s.channels / s.groups;
+    s.groups = o->center ? o->center : s.channels, s.m = s.channels / s.groups;
     s.n = (float)(s.places * s.m);
     s.gain = o->gain ? call->in[o->gain].data : NULL;
     s.bias = o->bias ? call->in[o->bias].data : NULL;
     s.to = call->grad_out ? x->grad : call->out, s.accumulate = x->accumulate;
+    s.epsilon = gckpti_norm_epsilon(o);
     return s;
 }
 
@@ -39,7 +41,8 @@ template <bool BACK> struct ChannelTerms : Terms {
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
         return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
-                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f, first + channel };
+                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + s.epsilon) : 0.0f,
+                 first + channel };
     }
     __device__ void operator()(const Column &c, int64_t place, float *term) const
     {
@@ -74,7 +77,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
     if (c >= s.channels)
         return;
     const int64_t group = image * s.groups + c / s.m;
-    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
+    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + s.epsilon);
     const float mean_g = BACK ? s.a[group] : 0.0f, mean_gh = BACK ? s.b[group] : 0.0f;
     int64_t r = (blockIdx.x - strip * splits) * 8 + threadIdx.x / 32;
     for (; r < s.places; r += splits * 8) {
@@ -135,14 +138,14 @@ void groupnorm_forward(const gckpt_call *call)
 
 void groupnorm_backward(const gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     Channels s = channels_of(call);
     const float *saved = (const float *)call->saved;
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
     const RunningTerms stats = { {}, saved, saved + s.channels, unbiased, (float)call->rows };
-    if (!o->groups)
+    if (!o->center)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
         s.mean = saved, s.variance = saved + s.images * s.groups;

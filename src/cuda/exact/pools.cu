@@ -8,19 +8,21 @@ __device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, f
     const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
     const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
     const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
-    const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
+    const gckpti_pool_taps rows = gckpti_pool_taps_of(&s, 0, h);
+    const gckpti_pool_taps columns = gckpti_pool_taps_of(&s, 1, w);
     float best = 0.0f;
-    int at = -1;
-    for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
-        for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
-            const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
+    int64_t at = -1;
+    for (int64_t a = rows.begin; a < rows.end; a++)
+        for (int64_t b = columns.begin; b < columns.end; b++) {
+            const int64_t in = (h + a * s.o.dilation[0]) * s.in[1] + w + b * s.o.dilation[1];
+            const float v = from[in * s.channels];
             if (!MAX)
                 best += v;
             else if (at < 0 || (best == best && !(v <= best)))
                 best = v, at = a * s.o.size[1] + b;
         }
     if (y)
-        y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
+        y[e] = MAX ? best : best / ((float)rows.counted * (float)columns.counted);
     if (MAX && tap)
         tap[e] = (uint16_t)at;
 }
@@ -28,7 +30,8 @@ __device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, f
 /* Returns the first window along an axis that covers position `at`, counted with the padding. */
 __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
-    return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
+    const int64_t last = at - (s.o.size[axis] - 1) * (int64_t)s.o.dilation[axis];
+    return last <= 0 ? 0 : (last - 1) / s.o.stride[axis] + 1;
 }
 
 /* Adds the gradients of the windows that cover an element, in the order of the windows. */
@@ -43,11 +46,15 @@ __device__ void pool_gradient_at(int64_t e, const gckpti_pool_state &s, float *d
     float d = accumulate ? dx[e] : 0.0f;
     for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
         for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
-            const int64_t number = (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
+            const int64_t y = h - p * s.o.stride[0], x = w - q * s.o.stride[1];
+            const int64_t number = y / s.o.dilation[0] * s.o.size[1] + x / s.o.dilation[1];
             const int64_t at =
                 ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
-            if (!MAX || tap[at] == number)
-                d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
+            if (y % s.o.dilation[0] || x % s.o.dilation[1] || (MAX && tap[at] != number))
+                continue;
+            const int64_t rows = gckpti_pool_taps_of(&s, 0, h - y - s.o.padding[0]).counted;
+            const int64_t columns = gckpti_pool_taps_of(&s, 1, w - x - s.o.padding[1]).counted;
+            d += MAX ? g[at] : g[at] / ((float)rows * (float)columns);
         }
     dx[e] = d;
 }
