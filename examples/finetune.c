@@ -30,8 +30,12 @@
 #include "generate.h"
 #include "gguf_tokenizer.h"
 #include "lm.h"
+#include "talk.h"
 #include "teacher.h"
 #include "tokenizer.h"
+
+#define TEMPLATE_REMEDY                                                                            \
+    "name one with --chat (such as chatml), or give --user-turn and --assistant-turn"
 
 /* ---- options of finetune.c; lm.h has those shared with gpt.c --------------------------------- */
 static struct {
@@ -41,10 +45,10 @@ static struct {
     const char *chat, *turns[CHAT_ROLES];
     const char *merge, *gguf, *modules_to_save, *layers_to_transform;
     int64_t dora, tied;
-    int64_t special_tokens, epochs, eval, generate, export_as, keep;
+    int64_t special_tokens, epochs, eval, generate, interactive, export_as, keep;
     int64_t objective, teacher_store;
     double beta, label_smoothing, distill_temperature, distill_alpha;
-    const char *reference, *teacher;
+    const char *reference, *teacher, *system;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "new-blocks", "lora",
@@ -195,11 +199,18 @@ static const options_desc option_descs[] = {
     { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
       "do not train: continue --prompt with --model and --adapter; with a chat template, answer "
       "it instead (unless --chat none)" },
+    { "interactive", OPTIONS_FLAG, &o.interactive, NULL, 0, 0, NULL,
+      "do not train: chat with --model and --adapter, on the terminal or through a pipe, a message "
+      "per line; /reset begins a new chat, /system TEXT one with this message of the system, "
+      "/exit ends; Ctrl-C stops an answer" },
+    { "system", OPTIONS_TEXT, &o.system, NULL, 0, 0, NULL,
+      "--interactive, --generate: message of the system at the beginning of the chat" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text for samples to continue, before and after training, or - for standard input; "
       "default: the end-of-text token" },
     { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL,
-      "tokens to generate, fewer if the model's context is full; with --generate, 0 takes 200" },
+      "tokens to generate, fewer if the model's context is full; 0 takes 200 with --generate, 1024 "
+      "with --interactive" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
       "print the bytes that the plan needs, then stop" },
     { "memory-svg", OPTIONS_FILE, &o.memory_svg, NULL, 0, 0, NULL,
@@ -242,7 +253,7 @@ static const char *const groups[] = {
     "Ledger, by which others check the training",
     "ledger ledger-every ledger-key audit audit-until",
     "Sampling",
-    "generate sample prompt samples temperature top-k top-p",
+    "interactive system generate sample prompt samples temperature top-k top-p",
     "Reports",
     "eval plan timeline memory-svg json help",
     NULL
@@ -256,7 +267,7 @@ static const char fixed[] =
 static const char other_notes[] = "data base model skipped position best before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan help eval generate merge export-gguf "
+    "resume save new json timeline memory-svg plan help eval generate interactive system merge export-gguf "
     "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
@@ -264,6 +275,9 @@ static const char *join(char *path, size_t size, const char *folder, const char 
     snprintf(path, size, "%s/%s", folder, name);
     return path;
 }
+
+/* Returns whether the program answers messages instead of training. */
+static int answers(void) { return o.generate || o.interactive; }
 
 /* Checks --steps and --epochs. --steps on the command line replaces the --epochs of a resumed
  * run. */
@@ -298,7 +312,7 @@ static int check_objective(int argc, char **argv)
             options_given(&options, argc, argv, own[i].option) != NULL)
             return session_fail(2, "--%s belongs to --objective %s; add that option",
                                 own[i].option, objective_names[own[i].objective]);
-    if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !o.generate)
+    if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !answers())
         return session_fail(2, "--objective distill needs --teacher DIR, a model with the same "
                                "vocabulary");
     if (o.objective == OBJECTIVE_DPO && o.retention_data != NULL)
@@ -352,10 +366,10 @@ static int check_merge(void)
     const adapters_method method = (adapters_method)o.method;
     if (o.merge == NULL)
         return 0;
-    if (quantised_by_option() || o.map || o.eval || o.generate || lm.plan)
+    if (quantised_by_option() || o.map || o.eval || answers() || lm.plan)
         return session_fail(2,
                             "--merge %s needs weights as floats and only writes them; omit "
-                            "--store, --map, --eval, --generate and --plan",
+                            "--store, --map, --eval, --generate, --interactive and --plan",
                             o.merge);
     if (method == ADAPTERS_FULL || method == ADAPTERS_METHODS)
         return session_fail(2, method == ADAPTERS_FULL
@@ -382,15 +396,22 @@ static int check_modes(void)
         return session_fail(2, "--eval does not train; omit --resume, --save, --method all, "
                                "--timeline and --plan, and give saved weights with --model or "
                                "--adapter");
-    if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
-                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
+    if (o.interactive && (o.generate || lm.prompt != NULL || lm.samples > 1))
+        return session_fail(2, "--interactive reads messages from standard input; omit --generate, "
+                               "--prompt and --samples");
+    if (o.system != NULL && !answers())
+        return session_fail(2, "--system needs --interactive, or --generate with --prompt");
+    if (answers() && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
+                      o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
         return session_fail(2,
-                            "--generate only continues --prompt; omit --data, --resume, --save, "
-                            "--eval, --method all, --plan and --timeline; to sample during "
-                            "training, give --sample N");
+                            "--%s; omit --data, --resume, --save, --eval, --method all, --plan and "
+                            "--timeline%s",
+                            o.interactive ? "interactive only chats"
+                                          : "generate only continues --prompt",
+                            o.interactive ? "" : "; to sample during training, give --sample N");
     if (check_merge() != 0)
         return 2;
-    if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
+    if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || answers() || lm.plan ||
                            (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
         return session_fail(2,
                             "--export-gguf %s: needs --method lora with --save, or --adapter "
@@ -513,7 +534,7 @@ static int check_options(void)
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
     const int given = lm.data != NULL || (o.eval && lm.validation != NULL);
-    const int others = o.generate || o.merge != NULL || o.gguf != NULL ||
+    const int others = answers() || o.merge != NULL || o.gguf != NULL ||
                        (o.new_model != NULL && lm.resume == NULL);
     if (!given && (o.eval || !others))
         return session_fail(2, "--data is missing: give a FILE %s",
@@ -1353,7 +1374,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     t->run.lr = learning_rate(method);
     if (failed)
         return session_fail(1, "%s", t->model.error);
-    return o.objective == OBJECTIVE_DISTILL && !o.eval && !o.generate && lm.data != NULL
+    return o.objective == OBJECTIVE_DISTILL && !o.eval && !answers() && lm.data != NULL
                ? load_teacher(t)
                : 0;
 }
@@ -1455,28 +1476,28 @@ static void free_tuning(tuning *t)
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
-static void show_token(int32_t token)
+static void show_token(talk_printer *to, int32_t token)
 {
     size_t size;
     const char *bytes = bpe_bytes(&run.tokenizer, token, &size);
-    for (size_t k = 0; k < size; k++)
-        lm_show_byte((unsigned char)bytes[k]);
+    talk_print(to, bytes, size);
 }
 
 static void show(const int32_t *tokens, int64_t n)
 {
+    talk_printer to = { .out = session.out };
     for (int64_t i = 0; i < n && !generator_is_stop(run.stops, tokens[i]); i++)
-        show_token(tokens[i]);
+        show_token(&to, tokens[i]);
+    talk_print_end(&to);
     fputc('\n', session.out);
 }
 
 /* Shows a token of --generate; returns 1 after an interrupt, to stop generating. */
 static int stop(void *user, int64_t at, const int32_t *tokens)
 {
-    (void)user;
     (void)at;
     if (o.generate && lm.samples == 1 && !generator_is_stop(run.stops, tokens[0])) {
-        show_token(tokens[0]);
+        show_token((talk_printer *)user, tokens[0]);
         fflush(session.out);
     }
     return session.interrupted != 0;
@@ -1489,10 +1510,16 @@ static int encode_prompt(bpe_tokens *prompt)
     int failed;
     const char *text = lm.prompt != NULL ? lm.prompt : "";
     if (run.chats && *text != 0) {
-        const chat_turn turn = { CHAT_USER, text, strlen(text) };
-        failed = chat_encode(&run.chat, &run.tokenizer, &turn, 1, 1, 0, prompt, NULL) != 0;
+        const size_t n = o.system != NULL ? strlen(o.system) : 0;
+        const chat_turn turns[] = { { CHAT_SYSTEM, o.system, n },
+                                    { CHAT_USER, text, strlen(text) } };
+        const int first = n == 0;
+        failed = chat_encode(&run.chat, &run.tokenizer, turns + first, (size_t)(2 - first), 1, 0,
+                             prompt, NULL) != 0;
         return failed ? session_fail(1, "--prompt: %s", run.chat.error) : 0;
     }
+    if (o.system != NULL)
+        return session_fail(2, "--system needs --prompt and a chat template; " TEMPLATE_REMEDY);
     failed = bpe_reserve(prompt, BPE_TEMPLATE_SIZE) != 0;
     for (int i = 0; i < run.tokenizer.prefix_count && !failed; i++)
         prompt->ids[prompt->count++] = run.tokenizer.prefix[i];
@@ -1516,6 +1543,7 @@ static int sample(tuning *t, const char *when)
                             .allow_initial = 1 };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
+    talk_printer to = { .out = session.out };
     bpe_tokens prompt = { 0 };
     int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
@@ -1541,8 +1569,9 @@ static int sample(tuning *t, const char *when)
             fputs(lm.prompt, session.out);
         int64_t n = failed ? 0
                            : generator_text(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
-                                            run.stops, out, stop, NULL);
+                                            run.stops, out, stop, &to);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
+        talk_print_end(&to);
         if (o.generate && lm.samples == 1)
             fputc('\n', session.out);
         for (int64_t i = 0; i < lm.samples && !failed && !(o.generate && lm.samples == 1); i++) {
@@ -2363,6 +2392,116 @@ static int generate(void)
     return status;
 }
 
+enum { CHAT_CONTEXT = 4096 };
+
+/* Returns the number of tokens of a chat: --context, or by default those of the model, at most
+ * CHAT_CONTEXT. */
+static int64_t chat_context(const model_config *c)
+{
+    const int64_t most = o.context > 0 ? o.context : CHAT_CONTEXT;
+    return most < c->context ? most : c->context;
+}
+
+/* Writes the JSON event of an answer. */
+static void report_answer(void *user, const talk_answer *a)
+{
+    (void)user;
+    session_event("{\"event\":\"answer\",\"tokens\":%lld,\"computed\":%lld,\"generated\":%lld,"
+                  "\"forgotten\":%lld,\"end\":\"%s\"}\n",
+                  (long long)a->tokens, (long long)a->computed, (long long)a->generated,
+                  (long long)a->forgotten, talk_ends[a->end]);
+    session_check_output();
+}
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    session.interrupted = 1;
+}
+
+/* Makes Ctrl-C stop an answer, and end the program only between answers; a wait for a message ends at
+ * once. */
+static void catch_interrupts(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGTERM, SIG_DFL);
+}
+
+/* Chats with the loaded model. */
+static int chat_with(tuning *t, FILE *out)
+{
+    generator g;
+    const generator_desc desc = { .threads = (int)lm.threads,
+                                  .backend = run.first.device,
+                                  .hooks = &t->adapters.hooks,
+                                  .allow_initial = 1,
+                                  .progress = session_cancelled,
+                                  .capacity = chat_context(&t->model.config) };
+    const int terminal = isatty(STDIN_FILENO);
+    talk c = { .g = &g,
+               .tokenizer = &run.tokenizer,
+               .format = &run.chat,
+               .in = stdin,
+               .out = out,
+               .notes = stderr,
+               .how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed },
+               .most = lm.sample,
+               .stops = run.stops,
+               .prompt = terminal ? "> " : NULL,
+               .interrupted = &session.interrupted,
+               .on_answer = report_answer };
+    if (generator_new(&g, &t->model, t->run.store, &desc) != 0)
+        return session_fail(1, "--interactive: %s", t->model.error);
+    int status = lm.budget > 0 && g.bytes > (size_t)lm.budget
+                     ? session_fail(1,
+                                    "--budget %lld: a chat of %lld tokens needs %zu bytes; give a "
+                                    "smaller --context",
+                                    (long long)lm.budget, (long long)g.capacity, g.bytes)
+                     : 0;
+    if (status == 0 && o.system != NULL && talk_set_system(&c, o.system, strlen(o.system)) != 0)
+        status = session_fail(2, "--system: %s", c.error);
+    if (status == 0) {
+        fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
+                (long long)g.capacity, g.bytes);
+        if (terminal)
+            fputs(
+                "note   /reset begins a new chat, /system TEXT one with this message of the system,\n"
+                "       /exit ends; Ctrl-C stops an answer; a line that ends with \\ goes on\n",
+                session.out);
+        catch_interrupts();
+        status = talk_run(&c) != 0 ? session_fail(1, "--interactive: %s", c.error) : 0;
+    }
+    talk_free(&c);
+    generator_free(&g);
+    return status;
+}
+
+/* Runs --interactive. Answers go to the output for people, and everything else to standard error, so
+ * that a pipe gets answers only. */
+static int interact(void)
+{
+    tuning t = { .run = run.first };
+    model_any m;
+    FILE *out = session.out;
+    session.out = stderr;
+    int status = open_model(&m);
+    if (status == 0 && run.chat.format.name == NULL)
+        status = session_fail(
+            2, "--interactive: %s has no chat template that is known; " TEMPLATE_REMEDY, o.model);
+    if (status == 0)
+        print_chats();
+    if (status == 0)
+        status = load_untrained(&t);
+    if (status == 0)
+        status = chat_with(&t, out);
+    session.out = out;
+    free_tuning(&t);
+    return status;
+}
+
 /* Runs --merge and --export-gguf of an adapter when no --data is given. */
 static int write_only(void)
 {
@@ -2587,7 +2726,9 @@ int main(int argc, char **argv)
         status = make_model();
     if (status == 0 && (lm.data != NULL || o.eval))
         status = load_data();
-    if (status == 0 && o.generate) {
+    if (status == 0 && o.interactive) {
+        status = interact();
+    } else if (status == 0 && o.generate) {
         status = generate();
     } else if (status == 0 && o.eval) {
         status = evaluate_only();

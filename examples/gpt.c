@@ -778,7 +778,7 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
 static void show(void *user, int32_t byte)
 {
     (void)user;
-    lm_show_byte(byte);
+    fputc((byte < 32 && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte, session.out);
     if (session.terminal)
         fflush(session.out);
 }

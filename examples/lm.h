@@ -611,12 +611,6 @@ static int lm_report_end(const lm_run *r)
     return 0;
 }
 
-/* Prints a byte of a sample; prints ? for a control character. */
-static void lm_show_byte(int c)
-{
-    fputc((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c, session.out);
-}
-
 /* ---- the loop -------------------------------------------------------------------------------- */
 static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, double seconds)
 {
