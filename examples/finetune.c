@@ -28,7 +28,7 @@
 #include "adapters.h"
 #include "dataset.h"
 #include "generate.h"
-#include "gguf_tokenizer.h"
+#include "gguf_export.h"
 #include "lm.h"
 #include "talk.h"
 #include "teacher.h"
@@ -44,7 +44,7 @@ static struct {
     const char *model, *new_model, *retention_data, *adapter, *targets, *rank_pattern, *alpha_pattern, *memory_svg;
     const char *chat, *turns[CHAT_ROLES];
     const char *merge, *gguf, *modules_to_save, *layers_to_transform;
-    int64_t dora, tied;
+    int64_t dora, tied, gguf_type;
     int64_t special_tokens, epochs, eval, generate, interactive, export_as, keep;
     int64_t objective, teacher_store;
     double beta, label_smoothing, distill_temperature, distill_alpha;
@@ -61,6 +61,9 @@ enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
 static const gckpt_storage export_types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
+static const char *const gguf_type_names[] = { "f16", "bf16", "f32", "q8_0", "q4_0", NULL };
+static const int gguf_types_by_name[] = { GGUF_T_F16, GGUF_T_BF16, GGUF_T_F32, GGUF_T_Q8_0,
+                                          GGUF_T_Q4_0 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
 /* Default learning rates, in the order of adapters_method. Methods that train few or new parameters
@@ -116,8 +119,11 @@ static const options_desc option_descs[] = {
       "folder for a whole model in Hugging Face's format, with the changes of lora, last, head, "
       "bias or new-blocks applied: those of --adapter (without --data) or of the training" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
-      "lora: also write the adapter to FILE for llama.cpp's --lora: that of --adapter (without "
-      "--data) or of the training" },
+      "also write FILE for llama.cpp and Ollama: a whole model with its tokenizer (methods full, "
+      "last, head, bias and new-blocks; --merge; or --model as it is), or LoRA for llama.cpp's "
+      "--lora; of --adapter without --data, or of the training" },
+    { "gguf-type", OPTIONS_CHOICE, &o.gguf_type, "f16", 0, 0, gguf_type_names,
+      "type of the matrices of a whole model in --export-gguf's file" },
     { "resume", OPTIONS_PATH, &lm.resume, NULL, 0, 0, NULL,
       "continue from a training.safetensors, or the folder with it, with its options except "
       "those given now" },
@@ -234,7 +240,7 @@ static const char *const groups[] = {
     "model new adapter store map",
     "Data and output",
     "data validation retention-data context special-tokens chat user-turn assistant-turn system-turn save "
-    "keep save-every resume export merge export-gguf",
+    "keep save-every resume export merge export-gguf gguf-type",
     "Method",
     "method size layers hidden",
     "LoRA",
@@ -267,7 +273,7 @@ static const char fixed[] =
 static const char other_notes[] = "data base model skipped position best before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan help eval generate interactive system merge export-gguf "
+    "resume save new json timeline memory-svg plan help eval generate interactive system merge export-gguf gguf-type "
     "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
@@ -345,20 +351,28 @@ static int check_rates(void)
 
 static int quantised_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
 
-/* Returns whether --store auto keeps the matrices of a GGUF model in the file's storage. It does if
- * the method trains no matrix of the model and no adapter is merged into them. */
-static int as_file(const char *model, adapters_method method)
-{
-    return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
-           method != ADAPTERS_LAST && gguf_is_file(model);
-}
-
 /* Returns whether the method's result is a whole model without additional tensors, so that any file
  * format for weights can hold it. */
 static int is_plain_model(adapters_method method)
 {
     return method == ADAPTERS_LAST || method == ADAPTERS_HEAD || method == ADAPTERS_BIAS ||
            method == ADAPTERS_NEW_BLOCKS;
+}
+
+/* Returns whether --export-gguf writes a whole model, and not an adapter. */
+static int exports_model(void)
+{
+    return o.gguf != NULL && (o.merge != NULL || o.method == ADAPTERS_FULL ||
+                              is_plain_model((adapters_method)o.method) ||
+                              (lm.data == NULL && o.adapter == NULL));
+}
+
+/* Returns whether --store auto keeps the matrices of a GGUF model in the file's storage. It does if
+ * the method trains no matrix of the model and no adapter is merged into them. */
+static int as_file(const char *model, adapters_method method)
+{
+    return o.store == STORE_AUTO && o.merge == NULL && !exports_model() && method != ADAPTERS_FULL &&
+           method != ADAPTERS_LAST && gguf_is_file(model);
 }
 
 static int check_merge(void)
@@ -388,6 +402,38 @@ static int check_merge(void)
     return 0;
 }
 
+static int check_gguf(void)
+{
+    const int whole = exports_model();
+    if (o.gguf_type != 0 && !whole)
+        return session_fail(2, "--gguf-type %s: needs --export-gguf of a whole model; LoRA is F32",
+                            gguf_type_names[o.gguf_type]);
+    if (o.gguf == NULL)
+        return 0;
+    if (o.eval || answers() || lm.plan || o.method == ADAPTERS_METHODS)
+        return session_fail(2,
+                            "--export-gguf %s: omit --eval, --generate, --interactive, --plan and "
+                            "--method all",
+                            o.gguf);
+    if (!gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
+        return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
+    if (whole && (quantised_by_option() || o.map))
+        return session_fail(2, "--export-gguf %s: a whole model needs weights as floats; omit "
+                               "--store and --map",
+                            o.gguf);
+    if (!whole && (o.method != ADAPTERS_LORA || (lm.data != NULL && lm.save == NULL)))
+        return session_fail(2,
+                            "--export-gguf %s: needs --method lora with --save, or with --merge for "
+                            "a whole model, or another method whose result is a whole model",
+                            o.gguf);
+    if (!whole && (o.dora || o.modules_to_save != NULL || o.bias != 0))
+        return session_fail(2,
+                            "--export-gguf %s: a GGUF holds LoRA's A and B only; omit --dora, "
+                            "--modules-to-save and --bias, or add --merge DIR for a whole model",
+                            o.gguf);
+    return 0;
+}
+
 /* Checks --eval, --generate and the options that name output files. */
 static int check_modes(void)
 {
@@ -411,19 +457,8 @@ static int check_modes(void)
                             o.interactive ? "" : "; to sample during training, give --sample N");
     if (check_merge() != 0)
         return 2;
-    if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || answers() || lm.plan ||
-                           (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
-        return session_fail(2,
-                            "--export-gguf %s: needs --method lora with --save, or --adapter "
-                            "without --data; omit --eval, --generate and --plan",
-                            o.gguf);
-    if (o.gguf != NULL && !gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
-        return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
-    if (o.gguf != NULL && (o.dora || o.modules_to_save != NULL || o.bias != 0))
-        return session_fail(2,
-                            "--export-gguf %s: a GGUF holds LoRA's A and B only; omit --dora, "
-                            "--modules-to-save and --bias, or omit --export-gguf",
-                            o.gguf);
+    if (check_gguf() != 0)
+        return 2;
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
@@ -476,8 +511,8 @@ static int check_folder(const char *option, const char *path)
         return 0;
     return session_fail(
         2,
-        "--%s %s: writes a folder; give a name that does not end in .gguf (for a GGUF of a LoRA, "
-        "--export-gguf; of a whole model, convert_hf_to_gguf.py of llama.cpp)",
+        "--%s %s: writes a folder; give a name that does not end in .gguf (--export-gguf writes a "
+        "GGUF)",
         option, path);
 }
 
@@ -891,8 +926,8 @@ static void note_unknown_template(const char *what)
                 run.chat.source, what);
 }
 
-/* Prints the chat template in use, and adds the token that ends an answer to run.stops. */
-static void print_chats(void)
+/* Adds the token that ends an answer to run.stops, and returns it; -1 if there is none. */
+static int32_t add_chat_end(void)
 {
     const int32_t end = chat_end_token(&run.chat, &run.tokenizer);
     int n = 0;
@@ -902,6 +937,13 @@ static void print_chats(void)
         run.stops[n] = end;
         run.stops[n + 1] = -1;
     }
+    return end;
+}
+
+/* Prints the chat template in use. */
+static void print_chats(void)
+{
+    const int32_t end = add_chat_end();
     run.chats = 1;
     fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
             o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
@@ -1289,6 +1331,15 @@ static int load_teacher(tuning *t)
     return 0;
 }
 
+/* Describes the whole model that --export-gguf writes. */
+static gguf_export whole_model(tuning *t)
+{
+    const gguf_export e = { &t->model,   t->run.store, &run.tokenizer,
+                            o.model,     gguf_types_by_name[o.gguf_type],
+                            run.stops };
+    return e;
+}
+
 /* Prints a note if --ensure-weight-tying is given but has no effect. */
 static void note_tying(const tuning *t)
 {
@@ -1366,8 +1417,11 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         failed = model_fail(&t->model, "--adapter %s: it was trained by --method %s; add that "
                                        "option",
                             adapter, adapters_names[t->adapters.options.method]);
-    /* checks now whether GGUF can hold the adapter, because a training exports only at its end */
-    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference)
+    /* checks now whether GGUF can hold the result, because a training exports only at its end */
+    const gguf_export exported = whole_model(t);
+    if (!failed && exports_model() && !for_reference)
+        failed = gguf_export_check(&exported) != 0;
+    else if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference)
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->options.hooks = &t->adapters.hooks;
     t->options.dropout = lm.dropout;
@@ -1791,11 +1845,14 @@ static int copy_files(model_any *m, const char *folder)
     return 0;
 }
 
-/* Writes the adapter as a GGUF file, --export-gguf. */
+/* Writes the adapter or, after it was merged, the whole model as a GGUF file, --export-gguf. */
 static int export_gguf(tuning *t)
 {
+    add_chat_end();
+    gguf_export e = whole_model(t);
     run.exported = 1;
-    return gguf_adapter_save(&t->adapters, o.gguf) == 0
+    return (exports_model() ? gguf_export_model(&e, o.gguf)
+                            : gguf_adapter_save(&t->adapters, o.gguf)) == 0
                ? 0
                : session_fail(1, "--export-gguf: %s", t->model.error);
 }
@@ -1804,8 +1861,9 @@ static void print_exported(void)
 {
     struct stat info;
     if (run.exported && stat(o.gguf, &info) == 0)
-        fprintf(session.out, "exported %s: LoRA for llama.cpp's --lora, %zu bytes\n", o.gguf,
-                (size_t)info.st_size);
+        fprintf(session.out, "exported %s: %s%s, %zu bytes\n", o.gguf,
+                exports_model() ? "a whole model as " : "LoRA for llama.cpp's --lora",
+                exports_model() ? gguf_type_names[o.gguf_type] : "", (size_t)info.st_size);
 }
 
 /* Saves the model, or the adapter that the method trained, in the format of other programs. */
@@ -1816,7 +1874,7 @@ static int save_model(tuning *t, const char *folder)
                       : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", folder, t->model.error);
-    if (o.gguf != NULL && folder == t->save && export_gguf(t) != 0)
+    if (o.gguf != NULL && !exports_model() && folder == t->save && export_gguf(t) != 0)
         return 1;
     return full ? copy_files(&t->model, folder) : 0;
 }
@@ -2356,8 +2414,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     const int exports_now = o.gguf != NULL && !run.exported;
     if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL || exports_now) &&
         !session.interrupted)
-        failed = load_saved(&t) || (exports_now && export_gguf(&t)) ||
-                 (lm.sample > 0 && sample(&t, " after")) || (o.merge != NULL && merge(&t));
+        failed = load_saved(&t) || (lm.sample > 0 && sample(&t, " after")) ||
+                 (o.merge != NULL && merge(&t)) || (exports_now && export_gguf(&t));
     if (!failed && !lm.plan)
         print_exported();
     free_tuning(&t);
@@ -2502,15 +2560,16 @@ static int interact(void)
     return status;
 }
 
-/* Runs --merge and --export-gguf of an adapter when no --data is given. */
+/* Runs --merge and --export-gguf when no --data is given. */
 static int write_only(void)
 {
     tuning t = { .run = run.first };
-    int failed = load_untrained(&t);
-    failed = failed || (o.gguf != NULL && export_gguf(&t));
+    model_any m;
+    int failed = exports_model() ? open_model(&m) : 0;
+    failed = failed || load_untrained(&t) || (o.merge != NULL && merge(&t)) ||
+             (o.gguf != NULL && export_gguf(&t));
     if (!failed)
         print_exported();
-    failed = failed || (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
 }

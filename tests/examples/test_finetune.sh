@@ -480,9 +480,20 @@ check "a GGUF without a tokenizer that is known" fails_with 1 "folder in Hugging
 check "--save of a name of a file" fails_with 2 "save $work/x.gguf: writes a folder" build/finetune $text --save "$work/x.gguf"
 check "--export-gguf over the model" fails_with 2 "it is also --model" \
     build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $gguf/llama-q8_0.gguf
-check "--export-gguf of nothing" fails_with 2 "or --adapter without --data" build/finetune $model --export-gguf "$work/x"
-check "--export-gguf of another method" fails_with 2 "needs --method lora with --save" \
-    build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
+check "--export-gguf of another name" fails_with 2 "its name must end in .gguf" build/finetune $model --export-gguf "$work/x"
+check "--export-gguf of another method" fails_with 2 "needs --method lora with --save, or with --merge" \
+    build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method houlsby
+check "--export-gguf: a whole model reloads to the same losses" sh -c "
+    build/finetune --model $work/talks --adapter $work/talks.tuned --merge $work/talks.whole --export-gguf $work/whole.gguf --gguf-type f32 |
+        grep -q '^exported $work/whole.gguf: a whole model as f32' &&
+    build/finetune --model $work/talks.whole --eval --data $work/text --context 24 --eval-iters 4 > $work/whole.folder &&
+    build/finetune --model $work/whole.gguf --eval --data $work/text --context 24 --eval-iters 4 > $work/whole.file &&
+    cmp $work/whole.folder $work/whole.file && grep -q '^eval ' $work/whole.file"
+check "--export-gguf: after training all weights, with the tokenizer and the chat template" sh -c "
+    build/finetune --model $work/talks --data $work/tea.jsonl --method full --eval-every 0 --steps 1 --export-gguf $work/full.gguf --gguf-type q8_0 &&
+    build/finetune --model $work/full.gguf --generate --prompt Tea? --sample 3 | grep -q \"^chats  chatml, by the model's tokenizer.chat_template\""
+check "--gguf-type of LoRA" fails_with 2 "needs --export-gguf of a whole model" build/finetune $text --save "$work/x" \
+    --export-gguf "$work/x.gguf" --gguf-type q8_0
 check "--export-gguf of biases" fails_with 2 "a GGUF holds LoRA's A and B only; omit" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
 # own_gguf FILE: writes a GGUF of a Llama with one block, Q8_0 matrices, one token for each byte, and a head that is not
