@@ -44,7 +44,7 @@ static struct {
     const char *model, *new_model, *retention_data, *adapter, *targets, *rank_pattern, *alpha_pattern, *memory_svg;
     const char *chat, *turns[CHAT_ROLES];
     const char *merge, *gguf, *modules_to_save, *layers_to_transform;
-    int64_t dora, tied, gguf_type;
+    int64_t dora, tied, gguf_type, patience;
     int64_t special_tokens, epochs, eval, generate, interactive, export_as, keep;
     int64_t objective, teacher_store;
     double beta, label_smoothing, distill_temperature, distill_alpha;
@@ -199,6 +199,9 @@ static const options_desc option_descs[] = {
     { "eval-every", OPTIONS_INT, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations, also before the first and after the last step; 0 turns them "
       "off" },
+    { "patience", OPTIONS_INT, &o.patience, "0", 0, 1e9, NULL,
+      "end the training after this number of evaluations in sequence without a better loss; 0 trains "
+      "all steps" },
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
       "do not train: print the loss of --model with --adapter on --validation, or else on all "
       "of --data" },
@@ -251,7 +254,7 @@ static const char *const groups[] = {
     "distill-temperature distill-alpha",
     "Steps",
     "steps epochs batch no-shuffle lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
-    "eval-every eval-iters",
+    "eval-every eval-iters patience",
     "Memory and speed, without changing results",
     "budget micro-batch checkpoint threads device",
     "Memory and speed, changing results",
@@ -261,7 +264,7 @@ static const char *const groups[] = {
     "Sampling",
     "interactive system generate sample prompt samples temperature top-k top-p",
     "Reports",
-    "eval plan timeline memory-svg json help",
+    "eval plan timeline memory-svg json log help",
     NULL
 };
 /* fixed: options that determine the trained parameters, so that --resume refuses to change them;
@@ -270,10 +273,10 @@ static const char *const groups[] = {
 static const char fixed[] =
     "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
     "ensure-weight-tying layers-to-transform objective";
-static const char other_notes[] = "data base model skipped position best before retention cut.step "
+static const char other_notes[] = "data base model skipped position best stale before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan help eval generate interactive system merge export-gguf gguf-type "
+    "resume save new json log timeline memory-svg plan help eval generate interactive system merge export-gguf gguf-type "
     "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
@@ -465,6 +468,14 @@ static int check_modes(void)
             "--export %s needs a whole model (--method full or --merge); adapters are saved as "
             "f32",
             export_names[o.export_as]);
+    if (o.patience > 0 && lm.eval_every == 0)
+        return session_fail(2, "--patience %lld counts evaluations; give --eval-every above 0",
+                            (long long)o.patience);
+    if (lm.log != NULL && (lm.data == NULL || o.eval || answers() || o.method == ADAPTERS_METHODS))
+        return session_fail(2,
+                            "--log %s: logs the training by one method; omit it with --eval, "
+                            "--generate, --interactive and --method all",
+                            lm.log);
     if (o.keep != KEEP_BEST && lm.save == NULL)
         return session_fail(2, "--keep %s needs --save DIR", keep_names[o.keep]);
     return 0;
@@ -664,6 +675,7 @@ typedef struct { /* result of training by one method: a row of the table of --me
     size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
     double seconds; /* median time of a step */
     double before, after, best, retention_before, retention_after;
+    uint64_t stale; /* number of evaluations since the best one */
 } outcome; /* all losses are 0 if they were not computed */
 
 typedef struct {
@@ -1917,6 +1929,7 @@ static int save_training(tuning *t)
         return 1;
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
+        session_note_number(t->notes, "stale", t->result.stale) != 0 ||
         session_note_number(t->notes, "cut.step", run.cut_step) != 0 ||
         session_note_number(t->notes, "cut.row", run.cut_row) != 0 ||
         note_real(t, "best", t->result.best) != 0 ||
@@ -1935,15 +1948,17 @@ static int save_training(tuning *t)
  * programs. */
 static int save(tuning *t, double loss)
 {
-    if (t->save == NULL)
-        return 0;
     const double best = t->result.best;
-    const int waits =
-        lm.resume != NULL && lm.eval_every > 0 && file_bytes(t->save, saved_name(t)) > 0;
+    const int waits = t->save != NULL && lm.resume != NULL && lm.eval_every > 0 &&
+                      file_bytes(t->save, saved_name(t)) > 0;
     const int better = loss > 0 ? best == 0 || loss < best : best == 0 && !waits;
     char last[MODEL_PATH];
     if (better)
         t->result.best = loss;
+    if (loss > 0)
+        t->result.stale = better ? 0 : t->result.stale + 1;
+    if (t->save == NULL)
+        return 0;
     if (better || o.keep == KEEP_LAST) {
         if (save_model(t, t->save) != 0)
             return 1;
@@ -1995,13 +2010,29 @@ static int save_now(lm_run *r)
     return save((tuning *)r->user, 0);
 }
 
+/* Returns whether --patience ends the training. */
+static int is_stale(const tuning *t)
+{
+    return o.patience > 0 && t->result.stale >= (uint64_t)o.patience;
+}
+
 static int evaluate_now(lm_run *r, uint64_t step)
 {
     tuning *t = (tuning *)r->user;
     if (evaluate(t, step, &t->result.after) != 0)
         return 1;
     r->saved = t->result.after > 0;
-    return r->saved ? save(t, t->result.after) : 0;
+    if (r->saved && save(t, t->result.after) != 0)
+        return 1;
+    if (r->saved && is_stale(t)) {
+        session_print_line("early stop after step %llu: %lld evaluation%s without a loss below %.4f",
+                           (unsigned long long)step, (long long)t->result.stale,
+                           session_plural((int64_t)t->result.stale), t->result.best);
+        session_event("{\"event\":\"early_stop\",\"step\":%llu,\"best\":%.9g}\n",
+                      (unsigned long long)step, t->result.best);
+        r->enough = 1;
+    }
+    return 0;
 }
 
 /* ---- the reference of pairs ------------------------------------------------------------------ */
@@ -2234,6 +2265,8 @@ static int restore_losses(tuning *t, int argc, char **argv)
      * their loss does not count */
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0)
         r->best = read_real_note(t, "best");
+    if (r->best > 0)
+        r->stale = session_read_note(t->notes, "stale", 0);
     r->before = read_real_note(t, "before");
     r->retention_before = read_real_note(t, "retention");
     if (other || has_changed(t, "rows.retention", split_hash(&run.other),
@@ -2247,6 +2280,7 @@ static int restore_losses(tuning *t, int argc, char **argv)
                 "note   %s has changed, so the best loss so far, %.4f, no longer counts\n",
                 other ? "--model" : "the validation data", r->best);
     r->best = r->before = 0;
+    r->stale = 0;
     return 0;
 }
 
@@ -2307,6 +2341,13 @@ static int train(tuning *t)
     o.context = run.first.T; /* a ledger states the one that a resumed run states as well */
     t->run.evaluate = evaluate_now;
     t->run.save = save_now;
+    if (is_stale(t)) {
+        fprintf(session.out,
+                "note   the training has ended: %lld evaluations without a better loss; give a larger "
+                "--patience to continue\n",
+                (long long)t->result.stale);
+        t->run.enough = 1;
+    }
     return lm_train(&t->run);
 }
 
@@ -2779,6 +2820,8 @@ int main(int argc, char **argv)
         status = check_outputs();
     if (status == 0)
         status = session_open(lm.json, &options, run.resumed_at);
+    if (status == 0 && !lm.plan)
+        status = lm_log_open(run.resumed_at);
     if (status == 0)
         note_storage();
     if (status == 0 && o.new_model != NULL)
