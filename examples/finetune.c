@@ -27,6 +27,7 @@
 #include "gradckpt.h"
 #include "adapters.h"
 #include "dataset.h"
+#include "evaluate.h"
 #include "generate.h"
 #include "gguf_export.h"
 #include "lm.h"
@@ -48,7 +49,7 @@ static struct {
     int64_t special_tokens, epochs, eval, generate, interactive, export_as, keep;
     int64_t objective, teacher_store;
     double beta, label_smoothing, distill_temperature, distill_alpha;
-    const char *reference, *teacher, *system;
+    const char *reference, *teacher, *system, *accuracy;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "new-blocks", "lora",
@@ -205,6 +206,11 @@ static const options_desc option_descs[] = {
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
       "do not train: print the loss of --model with --adapter on --validation, or else on all "
       "of --data" },
+    { "accuracy", OPTIONS_FILE, &o.accuracy, NULL, 0, 0, NULL,
+      "do not train: print the share of right answers of --model with --adapter on FILE.jsonl. "
+      "Lines {\"question\": .., \"choices\": [..], \"answer\": index or text}: the choice of the "
+      "greatest log-probability (acc, acc_norm as in lm-evaluation-harness); lines with answers as "
+      "for --data: the answer generated greedily, compared without white space around it" },
     { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
       "do not train: continue --prompt with --model and --adapter; with a chat template, answer "
       "it instead (unless --chat none)" },
@@ -264,7 +270,7 @@ static const char *const groups[] = {
     "Sampling",
     "interactive system generate sample prompt samples temperature top-k top-p",
     "Reports",
-    "eval plan timeline memory-svg json log help",
+    "eval accuracy plan timeline memory-svg json log help",
     NULL
 };
 /* fixed: options that determine the trained parameters, so that --resume refuses to change them;
@@ -276,7 +282,7 @@ static const char fixed[] =
 static const char other_notes[] = "data base model skipped position best stale before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json log timeline memory-svg plan help eval generate interactive system merge export-gguf gguf-type "
+    "resume save new json log timeline memory-svg plan help eval accuracy generate interactive system merge export-gguf gguf-type "
     "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
@@ -285,8 +291,8 @@ static const char *join(char *path, size_t size, const char *folder, const char 
     return path;
 }
 
-/* Returns whether the program answers messages instead of training. */
-static int answers(void) { return o.generate || o.interactive; }
+/* Returns whether the program generates texts instead of training. */
+static int answers(void) { return o.generate || o.interactive || o.accuracy != NULL; }
 
 /* Checks --steps and --epochs. --steps on the command line replaces the --epochs of a resumed
  * run. */
@@ -386,7 +392,7 @@ static int check_merge(void)
     if (quantised_by_option() || o.map || o.eval || answers() || lm.plan)
         return session_fail(2,
                             "--merge %s needs weights as floats and only writes them; omit "
-                            "--store, --map, --eval, --generate, --interactive and --plan",
+                            "--store, --map, --eval, --accuracy, --generate, --interactive and --plan",
                             o.merge);
     if (method == ADAPTERS_FULL || method == ADAPTERS_METHODS)
         return session_fail(2, method == ADAPTERS_FULL
@@ -415,8 +421,8 @@ static int check_gguf(void)
         return 0;
     if (o.eval || answers() || lm.plan || o.method == ADAPTERS_METHODS)
         return session_fail(2,
-                            "--export-gguf %s: omit --eval, --generate, --interactive, --plan and "
-                            "--method all",
+                            "--export-gguf %s: omit --eval, --accuracy, --generate, --interactive, "
+                            "--plan and --method all",
                             o.gguf);
     if (!gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
         return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
@@ -448,7 +454,9 @@ static int check_modes(void)
     if (o.interactive && (o.generate || lm.prompt != NULL || lm.samples > 1))
         return session_fail(2, "--interactive reads messages from standard input; omit --generate, "
                                "--prompt and --samples");
-    if (o.system != NULL && !answers())
+    if (o.accuracy != NULL && (o.generate || o.interactive || o.eval))
+        return session_fail(2, "--accuracy %s: omit --eval, --generate and --interactive", o.accuracy);
+    if (o.system != NULL && !o.generate && !o.interactive)
         return session_fail(2, "--system needs --interactive, or --generate with --prompt");
     if (answers() && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
@@ -456,8 +464,9 @@ static int check_modes(void)
                             "--%s; omit --data, --resume, --save, --eval, --method all, --plan and "
                             "--timeline%s",
                             o.interactive ? "interactive only chats"
-                                          : "generate only continues --prompt",
-                            o.interactive ? "" : "; to sample during training, give --sample N");
+                            : o.generate  ? "generate only continues --prompt"
+                                          : "accuracy only evaluates",
+                            !o.generate ? "" : "; to sample during training, give --sample N");
     if (check_merge() != 0)
         return 2;
     if (check_gguf() != 0)
@@ -473,8 +482,8 @@ static int check_modes(void)
                             (long long)o.patience);
     if (lm.log != NULL && (lm.data == NULL || o.eval || answers() || o.method == ADAPTERS_METHODS))
         return session_fail(2,
-                            "--log %s: logs the training by one method; omit it with --eval, "
-                            "--generate, --interactive and --method all",
+                            "--log %s: logs the training by one method; omit it without --data, and "
+                            "with --eval and --method all",
                             lm.log);
     if (o.keep != KEEP_BEST && lm.save == NULL)
         return session_fail(2, "--keep %s needs --save DIR", keep_names[o.keep]);
@@ -2601,6 +2610,102 @@ static int interact(void)
     return status;
 }
 
+/* ---- accuracy -------------------------------------------------------------------------------- */
+/* Writes the JSON event of a question. */
+static void report_choices(int64_t line, int64_t answer, const evaluate_choice *all, int64_t count)
+{
+    session_event("{\"event\":\"choices\",\"line\":%lld,\"answer\":%lld,\"logps\":[",
+                  (long long)line, (long long)answer);
+    for (int64_t i = 0; i < count; i++)
+        session_event("%s%.9g", i > 0 ? "," : "", all[i].logp);
+    session_event("],\"tokens\":[");
+    for (int64_t i = 0; i < count; i++)
+        session_event("%s%lld", i > 0 ? "," : "", (long long)all[i].tokens);
+    session_event("]}\n");
+}
+
+static void report_match(int64_t line, int right)
+{
+    session_event("{\"event\":\"match\",\"line\":%lld,\"right\":%d}\n", (long long)line, right);
+}
+
+static int is_interrupted(void) { return session.interrupted != 0; }
+
+/* Prints the result of an evaluation. */
+static void report_accuracy(const evaluation *e, int choices)
+{
+    const double n = e->count > 0 ? (double)e->count : 1, acc = (double)e->right[EVALUATE_SUM] / n;
+    const double error = e->count > 1 ? model_sqrt(acc * (1 - acc) / (n - 1)) : 0;
+    fprintf(session.out, "accuracy %lld %s%s: %s %.4f (standard error %.4f)", (long long)e->count,
+            choices ? "question" : "answer", session_plural(e->count),
+            choices ? "acc" : "exact match", acc, error);
+    if (choices)
+        fprintf(session.out, ", acc_norm %.4f, by the mean of tokens %.4f",
+                (double)e->right[EVALUATE_CHARACTER] / n, (double)e->right[EVALUATE_TOKEN] / n);
+    fputc('\n', session.out);
+    if (e->cut > 0)
+        fprintf(session.out, "note   %lld prompt%s too long and lost the beginning; a larger --context "
+                             "may hold all\n",
+                (long long)e->cut, e->cut == 1 ? " was" : "s were");
+    session_event("{\"event\":\"accuracy\",\"count\":%lld,\"%s\":%.9g", (long long)e->count,
+                  choices ? "acc" : "exact_match", acc);
+    if (choices)
+        session_event(",\"acc_norm\":%.9g,\"acc_token\":%.9g",
+                      (double)e->right[EVALUATE_CHARACTER] / n, (double)e->right[EVALUATE_TOKEN] / n);
+    session_event("}\n");
+}
+
+/* Evaluates --accuracy with the loaded model. */
+static int measure_accuracy(tuning *t, int choices)
+{
+    generator g;
+    const generator_desc desc = { .threads = (int)lm.threads,
+                                  .backend = run.first.device,
+                                  .hooks = &t->adapters.hooks,
+                                  .allow_initial = 1,
+                                  .progress = session_cancelled,
+                                  .capacity = chat_context(&t->model.config) };
+    evaluation e = { .g = &g,
+                     .tokenizer = &run.tokenizer,
+                     .format = run.chat.format.name != NULL ? &run.chat : NULL,
+                     .stops = run.stops,
+                     .most = lm.sample > 0 ? lm.sample : 256,
+                     .stopped = is_interrupted,
+                     .on_choices = report_choices,
+                     .on_answer = report_match };
+    if (generator_new(&g, &t->model, t->run.store, &desc) != 0)
+        return session_fail(1, "--accuracy: %s", t->model.error);
+    int status = lm.budget > 0 && g.bytes > (size_t)lm.budget
+                     ? session_fail(1, "--budget %lld: needs %zu bytes; give a smaller --context",
+                                    (long long)lm.budget, g.bytes)
+                     : 0;
+    if (status == 0 && (choices ? evaluate_choices(&e, o.accuracy) : evaluate_answers(&e, &run.data)) != 0)
+        status = session_fail(1, "--accuracy: %s", e.error);
+    if (status == 0)
+        report_accuracy(&e, choices);
+    evaluate_free(&e);
+    generator_free(&g);
+    return status;
+}
+
+/* Runs --accuracy. */
+static int accuracy(void)
+{
+    tuning t = { .run = run.first };
+    model_any m;
+    const int choices = evaluate_has_choices(o.accuracy);
+    int status = open_model(&m);
+    if (status == 0 && !choices)
+        status = open_data("accuracy", o.accuracy, &m, &run.data);
+    if (status == 0 && run.chat.format.name != NULL &&
+        (choices || run.data.lines[DATASET_CHATS] + run.data.lines[DATASET_INSTRUCTIONS] > 0))
+        print_chats();
+    if (status == 0)
+        status = load_untrained(&t) || measure_accuracy(&t, choices);
+    free_tuning(&t);
+    return status;
+}
+
 /* Runs --merge and --export-gguf when no --data is given. */
 static int write_only(void)
 {
@@ -2774,6 +2879,7 @@ static int check_outputs(void)
           -1 },
         { "reference", o.reference != NULL && gguf_is_file(o.reference) ? o.reference : NULL,
           SESSION_READS, -1 },
+        { "accuracy", o.accuracy, SESSION_READS, -1 },
         { "save", saved, SESSION_SAVES, LM_RESUME_FILE },
         { "memory-svg", o.memory_svg, SESSION_WRITES, -1 },
         { "export-gguf", o.gguf, SESSION_SAVES, -1 }
@@ -2828,7 +2934,9 @@ int main(int argc, char **argv)
         status = make_model();
     if (status == 0 && (lm.data != NULL || o.eval))
         status = load_data();
-    if (status == 0 && o.interactive) {
+    if (status == 0 && o.accuracy != NULL) {
+        status = accuracy();
+    } else if (status == 0 && o.interactive) {
         status = interact();
     } else if (status == 0 && o.generate) {
         status = generate();
