@@ -947,7 +947,7 @@ static void note_unknown_template(const char *what)
                 run.chat.source, what);
 }
 
-/* Adds the token that ends an answer to run.stops, and returns it; -1 if there is none. */
+/* Adds the token that ends an answer to run.stops. Returns this token, or -1 if there is none. */
 static int32_t add_chat_end(void)
 {
     const int32_t end = chat_end_token(&run.chat, &run.tokenizer);

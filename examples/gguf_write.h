@@ -170,8 +170,8 @@ static inline void gguf_put_block(const float *x, int four, unsigned char *to)
             continue;
         }
         const int q = (int)(y + 8.5f);
-        const int nibble = q < 15 ? q : 15;
-        to[2 + i % 16] = (unsigned char)(i < 16 ? nibble : to[2 + i % 16] | nibble << 4);
+        const int low = q < 15 ? q : 15;
+        to[2 + i % 16] = (unsigned char)(i < 16 ? low : to[2 + i % 16] | low << 4);
     }
 }
 
@@ -189,7 +189,9 @@ static inline int gguf_from_floats(int type, const float *x, int64_t n, unsigned
         }
         uint32_t bits;
         memcpy(&bits, x + i, 4);
-        bits = type == GGUF_T_F16 ? gguf_to_f16(x[i]) : type == GGUF_T_BF16 ? gguf_to_bf16(x[i]) : bits;
+        bits = type == GGUF_T_F16    ? gguf_to_f16(x[i])
+               : type == GGUF_T_BF16 ? gguf_to_bf16(x[i])
+                                     : bits;
         for (int k = 0; k < bytes; k++)
             to[k] = (unsigned char)(bits >> 8 * k);
         failed |= bytes == 2 && (bits & (type == GGUF_T_F16 ? 0x7c00u : 0x7f80u)) ==

@@ -86,7 +86,7 @@ typedef struct {
     bpe *tokenizer;
     chat *format;
     FILE *in, *out, *notes; /* notes: for remarks of this program */
-    sample_options how;     /* all 0: always the most likely token */
+    sample_options how;     /* zeros select the most likely token */
     int64_t most;           /* most tokens of an answer; 0 means 1024 */
     const int32_t *stops;
     /* text before each message that is read, such as "> " on a terminal, or NULL */
@@ -213,9 +213,8 @@ static inline int talk_set_system(talk *t, const char *text, size_t n)
 
 /* ---- an answer ------------------------------------------------------------------------------- */
 /* Sets `to` to the tokens of the chat. Forgets the oldest messages if the chat would leave too little
- * of the cache for an answer: then so many that half of the cache is free, because the rest must be
- * computed again. Returns -1 with t->error and an unchanged chat if even the last message does not
- * fit. */
+ * of the cache for an answer. It then frees half of the cache, because the rest must be computed
+ * again. Returns -1 with t->error and an unchanged chat if even the last message does not fit. */
 static inline int talk_fit(talk *t, bpe_tokens *to, talk_answer *a)
 {
     const int64_t room = t->g->capacity - t->g->prefix.length;
