@@ -74,7 +74,10 @@ static inline void gguf_export_general(gguf_exporter *x)
 {
     static const struct {
         int type, file_type; /* file_type: llama.cpp's number of a file of mostly this type */
-    } types[] = { { GGUF_T_F32, 0 }, { GGUF_T_F16, 1 }, { GGUF_T_Q4_0, 2 }, { GGUF_T_Q8_0, 7 },
+    } types[] = { { GGUF_T_F32, 0 },
+                  { GGUF_T_F16, 1 },
+                  { GGUF_T_Q4_0, 2 },
+                  { GGUF_T_Q8_0, 7 },
                   { GGUF_T_BF16, 32 } };
     char name[128];
     size_t i = 0;
@@ -212,9 +215,9 @@ static inline int gguf_token_type(const bpe *b, int32_t id)
 {
     const bpe_added *a = gguf_added_of(b, id);
     const char *name = id < b->count ? b->names + b->name_start[id] : "";
-    return id >= b->count                          ? GGUF_TOKEN_UNUSED
-           : !b->byte_level && id == b->unknown    ? GGUF_TOKEN_UNKNOWN
-           : a != NULL                             ? (a->special ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_USER)
+    return id >= b->count                       ? GGUF_TOKEN_UNUSED
+           : !b->byte_level && id == b->unknown ? GGUF_TOKEN_UNKNOWN
+           : a != NULL ? (a->special ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_USER)
            : !b->byte_level && bpe_fallback_of(name, b->name_start[id + 1] - b->name_start[id]) >= 0
                ? GGUF_TOKEN_BYTE
                : GGUF_TOKEN_NORMAL;
@@ -265,26 +268,39 @@ static inline const bpe_merge **gguf_sort_merges(const bpe *b, size_t *count)
 }
 
 /* Writes the scores of SentencePiece: 0 for the token that is merged first, then -1, -2, ..; other
- * tokens come after these. */
+ * tokens come after these. Tokens whose merges are mixed with each other had equal scores, and get
+ * equal scores again. */
 static inline int gguf_export_scores(gguf_exporter *x, int32_t tokens)
 {
     const bpe *b = x->e->tokenizer;
-    size_t count = 0;
+    size_t count = 0, end = 0;
     const bpe_merge **all = gguf_sort_merges(b, &count);
     float *scores = (float *)calloc((size_t)tokens, sizeof *scores);
-    float next = 1;
-    for (size_t i = 0; i < count && scores != NULL; i++)
-        if (scores[all[i]->id] == 0)
-            scores[all[i]->id] = next++;
+    size_t *last = (size_t *)calloc((size_t)tokens, sizeof *last); /* last merge into each token */
+    const int failed = all == NULL || scores == NULL || last == NULL;
+    float next = 0;
+    for (size_t i = 0; i < count && !failed; i++)
+        last[all[i]->id] = i;
+    /* readers give user-defined tokens the score 0 */
+    for (uint32_t k = 0; k < b->added_count[0] + b->added_count[1] && !failed; k++) {
+        const bpe_added *a =
+            k < b->added_count[0] ? &b->added[0][k] : &b->added[1][k - b->added_count[0]];
+        end = !a->special && last[a->id] > end ? last[a->id] : end;
+    }
+    for (size_t i = 0; i < count && !failed; i++) {
+        next += i == 0 || i > end ? 1 : 0;
+        end = last[all[i]->id] > end ? last[all[i]->id] : end;
+        scores[all[i]->id] = next;
+    }
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("scores"), 0), GGUF_F32, (uint64_t)tokens);
-    for (int32_t i = 0; i < tokens && scores != NULL; i++) {
+    for (int32_t i = 0; i < tokens && !failed; i++) {
         if (scores[i] == 0 && gguf_token_type(b, i) == GGUF_TOKEN_NORMAL)
-            scores[i] = next++;
+            scores[i] = ++next;
         gguf_put_float(&x->w, scores[i] > 0 ? 1 - scores[i] : 0);
     }
-    const int failed = all == NULL || scores == NULL;
     free(all);
     free(scores);
+    free(last);
     return failed ? model_fail(x->e->model, "out of memory for scores of tokens") : 0;
 }
 
@@ -325,7 +341,8 @@ static inline int gguf_export_tokens(gguf_exporter *x)
         const size_t n = gguf_token_name(b, i, name, 8 * longest + 16);
         gguf_put_string(&x->w, name, n);
     }
-    gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("token_type"), 0), GGUF_I32, (uint64_t)tokens);
+    gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("token_type"), 0), GGUF_I32,
+                   (uint64_t)tokens);
     for (int32_t i = 0; i < tokens; i++)
         gguf_put(&x->w, (uint64_t)gguf_token_type(b, i), 4);
     const int failed = b->byte_level ? gguf_export_merges(x, name, 8 * longest + 16)
@@ -371,8 +388,8 @@ static inline int gguf_export_template(gguf_exporter *x)
             text = json_read_text(&d, path, &size);
         } else if (json_read_file(&d, path) == 0) {
             uint32_t at = json_find(&d, JSON_ROOT, "chat_template"), list = at;
-            for (uint32_t k = json_kind_of(&d, list) == JSON_ARRAY ? json_first(&d, list) : 0; k != 0;
-                 k = json_next(&d, k))
+            for (uint32_t k = json_kind_of(&d, list) == JSON_ARRAY ? json_first(&d, list) : 0;
+                 k != 0; k = json_next(&d, k))
                 if (json_is(&d, json_find(&d, k, "name"), "default"))
                     at = json_find(&d, k, "template");
             text = json_kind_of(&d, at) == JSON_STRING ? json_text(&d, at) : NULL;
@@ -446,7 +463,8 @@ typedef struct {
     float added;           /* gguf_norm_offset */
 } gguf_export_view;
 
-static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p, gguf_export_view *v)
+static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p,
+                                      gguf_export_view *v)
 {
     const model_config *c = &x->e->model->config;
     const int matrix = p->shape.n == 2, type = x->e->type;
@@ -459,10 +477,11 @@ static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p
     v->columns = matrix ? p->shape.d[!v->transposed] : p->shape.d[0];
     v->heads = gguf_paired_heads(x->a, c, p->name);
     v->added = gguf_norm_offset(x->a, p->name);
-    const int table = strncmp(v->name, "token_embd", 10) == 0 || strncmp(v->name, "output.", 7) == 0;
+    const int table =
+        strncmp(v->name, "token_embd", 10) == 0 || strncmp(v->name, "output.", 7) == 0;
     v->type = !matrix || strncmp(v->name, "position_embd", 13) == 0 ? GGUF_T_F32
-              : type == GGUF_T_Q4_0 && table                          ? GGUF_T_Q8_0
-                                                                      : type;
+              : type == GGUF_T_Q4_0 && table                        ? GGUF_T_Q8_0
+                                                                    : type;
     if (v->columns % gguf_tensor_types[v->type].values != 0)
         v->type = GGUF_T_F16;
     return 0;
@@ -477,7 +496,8 @@ static inline int gguf_export_values(gguf_exporter *x, const gguf_export_view *v
     const size_t bytes = gguf_bytes(v->type, columns);
     float *row = (float *)malloc((size_t)columns * sizeof *row + bytes);
     unsigned char *to = (unsigned char *)(row + columns);
-    int failed = row == NULL ? model_fail(x->e->model, "out of memory for a row of %s", v->name) : 0;
+    int failed =
+        row == NULL ? model_fail(x->e->model, "out of memory for a row of %s", v->name) : 0;
     for (int64_t i = 0; i < rows && !failed; i++) {
         const int64_t at = gguf_param_row(rows, v->heads, i);
         float bad = 0;
@@ -531,9 +551,10 @@ static inline int gguf_export_tensors(gguf_exporter *x, int factors)
                 return -1;
             if (pass == 0)
                 gguf_put_tensor(&x->w, v.name, v.type, v.rows, v.columns, &offset);
-            else if (gckpt_store_get(x->e->store,
-                                     gckpt_store_find(x->e->store, model_store_name(&m->config, name, p.name)),
-                                     &values) != GCKPT_OK)
+            else if (gckpt_store_get(
+                         x->e->store,
+                         gckpt_store_find(x->e->store, model_store_name(&m->config, name, p.name)),
+                         &values) != GCKPT_OK)
                 failed = model_fail(m, "%s", gckpt_error_text(x->e->store));
             else
                 failed = gguf_export_values(x, &v, &values);
@@ -558,8 +579,9 @@ static inline int gguf_has_same_positions(const llama_positions *p, const llama_
     return gguf_is_near(p->base, q->base) &&
            (!scaled || (p->scaling == q->scaling && gguf_is_near(p->factor, q->factor))) &&
            gguf_is_near(p->scale, q->scale) &&
-           (p->scaling != LLAMA_LLAMA3 || (gguf_is_near(p->original, q->original) &&
-                                           gguf_is_near(p->low, q->low) && gguf_is_near(p->high, q->high))) &&
+           (p->scaling != LLAMA_LLAMA3 ||
+            (gguf_is_near(p->original, q->original) && gguf_is_near(p->low, q->low) &&
+             gguf_is_near(p->high, q->high))) &&
            (p->scaling != LLAMA_YARN ||
             (gguf_is_near(p->original, q->original) && gguf_is_near(p->fast, q->fast) &&
              gguf_is_near(p->slow, q->slow) && p->truncate == q->truncate));
@@ -584,14 +606,16 @@ static inline const char *gguf_config_difference(const model_config *a, const mo
            : !gguf_is_near(p->epsilon, q->epsilon) || p->plus_one != q->plus_one ||
                    p->post_norms != q->post_norms || p->head_norms != q->head_norms
                ? "norms"
-           : p->qkv_bias != q->qkv_bias || p->output_bias != q->output_bias || p->mlp_bias != q->mlp_bias
+           : p->qkv_bias != q->qkv_bias || p->output_bias != q->output_bias ||
+                   p->mlp_bias != q->mlp_bias
                ? "biases"
            : sliding ? "sliding windows"
            : rotary  ? "layers without rotary positions"
            : !gguf_has_same_positions(&p->positions[0], &q->positions[0]) ||
                    !gguf_has_same_positions(&p->positions[1], &q->positions[1])
                ? "rotary positions"
-           : !gguf_is_near(p->score_cap, q->score_cap) || !gguf_is_near(a->logit_cap, b->logit_cap) ||
+           : !gguf_is_near(p->score_cap, q->score_cap) ||
+                   !gguf_is_near(a->logit_cap, b->logit_cap) ||
                    !gguf_is_near(p->score_scale, q->score_scale)
                ? "scales or caps of scores"
                : NULL;
@@ -608,7 +632,8 @@ static inline const char *gguf_tokenizer_difference(const bpe *a, const bpe *b)
     free(p);
     free(q);
     return a->count != b->count || a->unknown != b->unknown ||
-                   memcmp(a->name_start, b->name_start, ((size_t)a->count + 1) * sizeof *a->name_start) != 0 ||
+                   memcmp(a->name_start, b->name_start,
+                          ((size_t)a->count + 1) * sizeof *a->name_start) != 0 ||
                    memcmp(a->names, b->names, a->name_start[a->count]) != 0
                ? "tokens"
            : !gguf_has_same_steps(a, b) || a->ignore_merges != b->ignore_merges
@@ -640,8 +665,7 @@ static inline int gguf_export_verify(gguf_export *e, const char *path)
         of = "the tokenizer";
         bpe_free(&b);
     }
-    return part == NULL ? 0
-                        : model_fail(e->model, "GGUF's keys cannot express %s of %s", part, of);
+    return part == NULL ? 0 : model_fail(e->model, "GGUF's keys cannot express %s of %s", part, of);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -653,8 +677,9 @@ static inline int gguf_export_check(const gguf_export *e)
     if (gguf_architecture_of(c) == NULL)
         return model_fail(e->model, "a %s cannot be saved as GGUF here", c->type);
     if (e->tokenizer->byte_level && !gguf_is_file(e->source) && gguf_pre_of(e->tokenizer) == NULL)
-        return model_fail(e->model, "%s: GGUF has no name for the rule by which its tokenizer splits "
-                                    "texts",
+        return model_fail(e->model,
+                          "%s: GGUF has no name for the rule by which its tokenizer splits "
+                          "texts",
                           e->source);
     return 0;
 }
@@ -675,8 +700,8 @@ static inline int gguf_export_model(gguf_export *e, const char *path)
         return model_fail(m, "%s: the path is too long", path);
     if ((x.w.f = fopen(temporary, "wb")) == NULL)
         return model_fail(m, "%s: %s", temporary, strerror(errno));
-    const int factors = strcmp(x.a->name, "gpt2") != 0 &&
-                        m->config.llama.positions[0].scaling == LLAMA_LLAMA3;
+    const int factors =
+        strcmp(x.a->name, "gpt2") != 0 && m->config.llama.positions[0].scaling == LLAMA_LLAMA3;
     const uint64_t tensors = (uint64_t)model_param_count(&m->config) + (uint64_t)factors;
     gguf_put_begin(&x.w, tensors, 0);
     gguf_export_general(&x);
