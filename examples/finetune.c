@@ -27,12 +27,17 @@
 #include "gradckpt.h"
 #include "adapters.h"
 #include "dataset.h"
+#include "evaluate.h"
 #include "generate.h"
-#include "gguf_tokenizer.h"
+#include "gguf_export.h"
 #include "lm.h"
+#include "talk.h"
 #include "teacher.h"
 #include "tokenizer.h"
 #include "will_it_fit.h"
+
+#define TEMPLATE_REMEDY                                                                            \
+    "name one with --chat (such as chatml), or give --user-turn and --assistant-turn"
 
 /* ---- options of finetune.c; lm.h has those shared with gpt.c --------------------------------- */
 static struct {
@@ -41,11 +46,11 @@ static struct {
     const char *model, *new_model, *retention_data, *adapter, *targets, *rank_pattern, *alpha_pattern, *memory_svg;
     const char *chat, *turns[CHAT_ROLES];
     const char *merge, *gguf, *modules_to_save, *layers_to_transform;
-    int64_t dora, tied;
-    int64_t special_tokens, epochs, eval, generate, export_as, keep;
+    int64_t dora, tied, gguf_type, patience;
+    int64_t special_tokens, epochs, eval, generate, interactive, export_as, keep;
     int64_t objective, teacher_store;
     double beta, label_smoothing, distill_temperature, distill_alpha;
-    const char *reference, *teacher, *will_it_fit;
+    const char *reference, *teacher, *system, *accuracy, *will_it_fit;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "new-blocks", "lora",
@@ -58,6 +63,9 @@ enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
 static const gckpt_storage export_types[] = { GCKPT_STORAGE_F32, GCKPT_STORAGE_BF16, GCKPT_STORAGE_F16 };
+static const char *const gguf_type_names[] = { "f16", "bf16", "f32", "q8_0", "q4_0", NULL };
+static const int gguf_types_by_name[] = { GGUF_T_F16, GGUF_T_BF16, GGUF_T_F32, GGUF_T_Q8_0,
+                                          GGUF_T_Q4_0 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
 /* Default learning rates, in the order of adapters_method. Methods that train few or new parameters
@@ -113,8 +121,11 @@ static const options_desc option_descs[] = {
       "folder for a whole model in Hugging Face's format, with the changes of lora, last, head, "
       "bias or new-blocks applied: those of --adapter (without --data) or of the training" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
-      "lora: also write the adapter to FILE for llama.cpp's --lora: that of --adapter (without "
-      "--data) or of the training" },
+      "also write FILE for llama.cpp and Ollama: a whole model with its tokenizer (methods full, "
+      "last, head, bias and new-blocks; --merge; or --model as it is), or LoRA for llama.cpp's "
+      "--lora; of --adapter without --data, or of the training" },
+    { "gguf-type", OPTIONS_CHOICE, &o.gguf_type, "f16", 0, 0, gguf_type_names,
+      "type of the matrices of a whole model in --export-gguf's file" },
     { "resume", OPTIONS_PATH, &lm.resume, NULL, 0, 0, NULL,
       "continue from a training.safetensors, or the folder with it, with its options except "
       "those given now" },
@@ -190,17 +201,32 @@ static const options_desc option_descs[] = {
     { "eval-every", OPTIONS_INT, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations, also before the first and after the last step; 0 turns them "
       "off" },
+    { "patience", OPTIONS_INT, &o.patience, "0", 0, 1e9, NULL,
+      "end the training after this number of evaluations in sequence without a better loss; 0 trains "
+      "all steps" },
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
       "do not train: print the loss of --model with --adapter on --validation, or else on all "
       "of --data" },
+    { "accuracy", OPTIONS_FILE, &o.accuracy, NULL, 0, 0, NULL,
+      "do not train: print the share of right answers of --model with --adapter on FILE.jsonl. "
+      "Lines {\"question\": .., \"choices\": [..], \"answer\": index or text}: the choice of the "
+      "greatest log-probability (acc, acc_norm as in lm-evaluation-harness); lines with answers as "
+      "for --data: the answer generated greedily, compared without white space around it" },
     { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
       "do not train: continue --prompt with --model and --adapter; with a chat template, answer "
       "it instead (unless --chat none)" },
+    { "interactive", OPTIONS_FLAG, &o.interactive, NULL, 0, 0, NULL,
+      "do not train: chat with --model and --adapter, on the terminal or through a pipe, a message "
+      "per line; /reset begins a new chat, /system TEXT one with this message of the system, "
+      "/exit ends; Ctrl-C stops an answer" },
+    { "system", OPTIONS_TEXT, &o.system, NULL, 0, 0, NULL,
+      "--interactive, --generate: message of the system at the beginning of the chat" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text for samples to continue, before and after training, or - for standard input; "
       "default: the end-of-text token" },
     { "sample", OPTIONS_INT, &lm.sample, "0", 0, 1e9, NULL,
-      "tokens to generate, fewer if the model's context is full; with --generate, 0 takes 200" },
+      "tokens to generate, fewer if the model's context is full; 0 takes 200 with --generate, 1024 "
+      "with --interactive" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
       "print the bytes that the plan needs, then stop" },
     { "will-it-fit", OPTIONS_PATH, &o.will_it_fit, NULL, 0, 0, NULL,
@@ -228,7 +254,7 @@ static const char *const groups[] = {
     "model new adapter store map",
     "Data and output",
     "data validation retention-data context special-tokens chat user-turn assistant-turn system-turn save "
-    "keep save-every resume export merge export-gguf",
+    "keep save-every resume export merge export-gguf gguf-type",
     "Method",
     "method size layers hidden",
     "LoRA",
@@ -239,7 +265,7 @@ static const char *const groups[] = {
     "distill-temperature distill-alpha",
     "Steps",
     "steps epochs batch no-shuffle lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
-    "eval-every eval-iters",
+    "eval-every eval-iters patience",
     "Memory and speed, without changing results",
     "budget micro-batch checkpoint threads device",
     "Memory and speed, changing results",
@@ -247,9 +273,9 @@ static const char *const groups[] = {
     "Ledger, by which others check the training",
     "ledger ledger-every ledger-key audit audit-until",
     "Sampling",
-    "generate sample prompt samples temperature top-k top-p",
+    "interactive system generate sample prompt samples temperature top-k top-p",
     "Reports",
-    "will-it-fit eval plan timeline memory-svg json help",
+    "will-it-fit eval accuracy plan timeline memory-svg json log help",
     NULL
 };
 /* fixed: options that determine the trained parameters, so that --resume refuses to change them;
@@ -258,10 +284,10 @@ static const char *const groups[] = {
 static const char fixed[] =
     "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
     "ensure-weight-tying layers-to-transform objective";
-static const char other_notes[] = "data base model skipped position best before retention cut.step "
+static const char other_notes[] = "data base model skipped position best stale before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan will-it-fit help eval generate merge export-gguf "
+    "resume save new json log timeline memory-svg plan will-it-fit help eval accuracy generate interactive system merge export-gguf gguf-type "
     "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
@@ -269,6 +295,9 @@ static const char *join(char *path, size_t size, const char *folder, const char 
     snprintf(path, size, "%s/%s", folder, name);
     return path;
 }
+
+/* Returns whether the program generates texts instead of training. */
+static int answers(void) { return o.generate || o.interactive || o.accuracy != NULL; }
 
 /* Checks --steps and --epochs. --steps on the command line replaces the --epochs of a resumed
  * run. */
@@ -303,7 +332,7 @@ static int check_objective(int argc, char **argv)
             options_given(&options, argc, argv, own[i].option) != NULL)
             return session_fail(2, "--%s belongs to --objective %s; add that option",
                                 own[i].option, objective_names[own[i].objective]);
-    if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !o.generate)
+    if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !answers())
         return session_fail(2, "--objective distill needs --teacher DIR, a model with the same "
                                "vocabulary");
     if (o.objective == OBJECTIVE_DPO && o.retention_data != NULL)
@@ -336,14 +365,6 @@ static int check_rates(void)
 
 static int quantised_by_option(void) { return o.store != GCKPT_STORAGE_F32 && o.store != STORE_AUTO; }
 
-/* Returns whether --store auto keeps the matrices of a GGUF model in the file's storage. It does if
- * the method trains no matrix of the model and no adapter is merged into them. */
-static int as_file(const char *model, adapters_method method)
-{
-    return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
-           method != ADAPTERS_LAST && gguf_is_file(model);
-}
-
 /* Returns whether the method's result is a whole model without additional tensors, so that any file
  * format for weights can hold it. */
 static int is_plain_model(adapters_method method)
@@ -352,15 +373,31 @@ static int is_plain_model(adapters_method method)
            method == ADAPTERS_NEW_BLOCKS;
 }
 
+/* Returns whether --export-gguf writes a whole model, and not an adapter. */
+static int exports_model(void)
+{
+    return o.gguf != NULL && (o.merge != NULL || o.method == ADAPTERS_FULL ||
+                              is_plain_model((adapters_method)o.method) ||
+                              (lm.data == NULL && o.adapter == NULL));
+}
+
+/* Returns whether --store auto keeps the matrices of a GGUF model in the file's storage. It does if
+ * the method trains no matrix of the model and no adapter is merged into them. */
+static int as_file(const char *model, adapters_method method)
+{
+    return o.store == STORE_AUTO && o.merge == NULL && !exports_model() && method != ADAPTERS_FULL &&
+           method != ADAPTERS_LAST && gguf_is_file(model);
+}
+
 static int check_merge(void)
 {
     const adapters_method method = (adapters_method)o.method;
     if (o.merge == NULL)
         return 0;
-    if (quantised_by_option() || o.map || o.eval || o.generate || lm.plan)
+    if (quantised_by_option() || o.map || o.eval || answers() || lm.plan)
         return session_fail(2,
                             "--merge %s needs weights as floats and only writes them; omit "
-                            "--store, --map, --eval, --generate and --plan",
+                            "--store, --map, --eval, --accuracy, --generate, --interactive and --plan",
                             o.merge);
     if (method == ADAPTERS_FULL || method == ADAPTERS_METHODS)
         return session_fail(2, method == ADAPTERS_FULL
@@ -379,6 +416,38 @@ static int check_merge(void)
     return 0;
 }
 
+static int check_gguf(void)
+{
+    const int whole = exports_model();
+    if (o.gguf_type != 0 && !whole)
+        return session_fail(2, "--gguf-type %s: needs --export-gguf of a whole model; LoRA is F32",
+                            gguf_type_names[o.gguf_type]);
+    if (o.gguf == NULL)
+        return 0;
+    if (o.eval || answers() || lm.plan || o.method == ADAPTERS_METHODS)
+        return session_fail(2,
+                            "--export-gguf %s: omit --eval, --accuracy, --generate, --interactive, "
+                            "--plan and --method all",
+                            o.gguf);
+    if (!gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
+        return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
+    if (whole && (quantised_by_option() || o.map))
+        return session_fail(2, "--export-gguf %s: a whole model needs weights as floats; omit "
+                               "--store and --map",
+                            o.gguf);
+    if (!whole && (o.method != ADAPTERS_LORA || (lm.data != NULL && lm.save == NULL)))
+        return session_fail(2,
+                            "--export-gguf %s: needs --method lora with --save, or with --merge for "
+                            "a whole model, or another method whose result is a whole model",
+                            o.gguf);
+    if (!whole && (o.dora || o.modules_to_save != NULL || o.bias != 0))
+        return session_fail(2,
+                            "--export-gguf %s: a GGUF holds LoRA's A and B only; omit --dora, "
+                            "--modules-to-save and --bias, or add --merge DIR for a whole model",
+                            o.gguf);
+    return 0;
+}
+
 /* Checks --eval, --generate and the options that name output files. */
 static int check_modes(void)
 {
@@ -387,33 +456,40 @@ static int check_modes(void)
         return session_fail(2, "--eval does not train; omit --resume, --save, --method all, "
                                "--timeline and --plan, and give saved weights with --model or "
                                "--adapter");
-    if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
-                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
+    if (o.interactive && (o.generate || lm.prompt != NULL || lm.samples > 1))
+        return session_fail(2, "--interactive reads messages from standard input; omit --generate, "
+                               "--prompt and --samples");
+    if (o.accuracy != NULL && (o.generate || o.interactive || o.eval))
+        return session_fail(2, "--accuracy %s: omit --eval, --generate and --interactive", o.accuracy);
+    if (o.system != NULL && !o.generate && !o.interactive)
+        return session_fail(2, "--system needs --interactive, or --generate with --prompt");
+    if (answers() && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
+                      o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
         return session_fail(2,
-                            "--generate only continues --prompt; omit --data, --resume, --save, "
-                            "--eval, --method all, --plan and --timeline; to sample during "
-                            "training, give --sample N");
+                            "--%s; omit --data, --resume, --save, --eval, --method all, --plan and "
+                            "--timeline%s",
+                            o.interactive ? "interactive only chats"
+                            : o.generate  ? "generate only continues --prompt"
+                                          : "accuracy only evaluates",
+                            !o.generate ? "" : "; to sample during training, give --sample N");
     if (check_merge() != 0)
         return 2;
-    if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
-                           (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
-        return session_fail(2,
-                            "--export-gguf %s: needs --method lora with --save, or --adapter "
-                            "without --data; omit --eval, --generate and --plan",
-                            o.gguf);
-    if (o.gguf != NULL && !gguf_is_file(o.gguf) && !gguf_is_file_name(o.gguf))
-        return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
-    if (o.gguf != NULL && (o.dora || o.modules_to_save != NULL || o.bias != 0))
-        return session_fail(2,
-                            "--export-gguf %s: a GGUF holds LoRA's A and B only; omit --dora, "
-                            "--modules-to-save and --bias, or omit --export-gguf",
-                            o.gguf);
+    if (check_gguf() != 0)
+        return 2;
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
             "--export %s needs a whole model (--method full or --merge); adapters are saved as "
             "f32",
             export_names[o.export_as]);
+    if (o.patience > 0 && lm.eval_every == 0)
+        return session_fail(2, "--patience %lld counts evaluations; give --eval-every above 0",
+                            (long long)o.patience);
+    if (lm.log != NULL && (lm.data == NULL || o.eval || answers() || o.method == ADAPTERS_METHODS))
+        return session_fail(2,
+                            "--log %s: logs the training by one method; omit it without --data, and "
+                            "with --eval and --method all",
+                            lm.log);
     if (o.keep != KEEP_BEST && lm.save == NULL)
         return session_fail(2, "--keep %s needs --save DIR", keep_names[o.keep]);
     return 0;
@@ -460,8 +536,8 @@ static int check_folder(const char *option, const char *path)
         return 0;
     return session_fail(
         2,
-        "--%s %s: writes a folder; give a name that does not end in .gguf (for a GGUF of a LoRA, "
-        "--export-gguf; of a whole model, convert_hf_to_gguf.py of llama.cpp)",
+        "--%s %s: writes a folder; give a name that does not end in .gguf (--export-gguf writes a "
+        "GGUF)",
         option, path);
 }
 
@@ -518,7 +594,7 @@ static int check_options(void)
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
     const int given = lm.data != NULL || (o.eval && lm.validation != NULL);
-    const int others = o.generate || o.merge != NULL || o.gguf != NULL ||
+    const int others = answers() || o.merge != NULL || o.gguf != NULL ||
                        (o.new_model != NULL && lm.resume == NULL);
     if (!given && (o.eval || !others))
         return session_fail(2, "--data is missing: give a FILE %s",
@@ -614,6 +690,7 @@ typedef struct { /* result of training by one method: a row of the table of --me
     size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
     double seconds; /* median time of a step */
     double before, after, best, retention_before, retention_after;
+    uint64_t stale; /* number of evaluations since the best one */
 } outcome; /* all losses are 0 if they were not computed */
 
 typedef struct {
@@ -876,8 +953,8 @@ static void note_unknown_template(const char *what)
                 run.chat.source, what);
 }
 
-/* Prints the chat template in use, and adds the token that ends an answer to run.stops. */
-static void print_chats(void)
+/* Adds the token that ends an answer to run.stops. Returns this token, or -1 if there is none. */
+static int32_t add_chat_end(void)
 {
     const int32_t end = chat_end_token(&run.chat, &run.tokenizer);
     int n = 0;
@@ -887,6 +964,13 @@ static void print_chats(void)
         run.stops[n] = end;
         run.stops[n + 1] = -1;
     }
+    return end;
+}
+
+/* Prints the chat template in use. */
+static void print_chats(void)
+{
+    const int32_t end = add_chat_end();
     run.chats = 1;
     fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
             o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
@@ -1295,6 +1379,15 @@ static int load_teacher(tuning *t)
     return 0;
 }
 
+/* Describes the whole model that --export-gguf writes. */
+static gguf_export whole_model(tuning *t)
+{
+    const gguf_export e = { &t->model,   t->run.store, &run.tokenizer,
+                            o.model,     gguf_types_by_name[o.gguf_type],
+                            run.stops };
+    return e;
+}
+
 /* Prints a note if --ensure-weight-tying is given but has no effect. */
 static void note_tying(const tuning *t)
 {
@@ -1378,15 +1471,18 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
         failed = model_fail(&t->model, "--adapter %s: it was trained by --method %s; add that "
                                        "option",
                             adapter, adapters_names[t->adapters.options.method]);
-    /* checks now whether GGUF can hold the adapter, because a training exports only at its end */
-    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference)
+    /* checks now whether GGUF can hold the result, because a training exports only at its end */
+    const gguf_export exported = whole_model(t);
+    if (!failed && exports_model() && !for_reference)
+        failed = gguf_export_check(&exported) != 0;
+    else if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !for_reference)
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->options.hooks = &t->adapters.hooks;
     t->options.dropout = lm.dropout;
     t->run.lr = learning_rate(method);
     if (failed)
         return session_fail(1, "%s", t->model.error);
-    return o.objective == OBJECTIVE_DISTILL && !o.eval && !o.generate && lm.data != NULL
+    return o.objective == OBJECTIVE_DISTILL && !o.eval && !answers() && lm.data != NULL
                ? load_teacher(t)
                : 0;
 }
@@ -1488,28 +1584,28 @@ static void free_tuning(tuning *t)
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
-static void show_token(int32_t token)
+static void show_token(talk_printer *to, int32_t token)
 {
     size_t size;
     const char *bytes = bpe_bytes(&run.tokenizer, token, &size);
-    for (size_t k = 0; k < size; k++)
-        lm_show_byte((unsigned char)bytes[k]);
+    talk_print(to, bytes, size);
 }
 
 static void show(const int32_t *tokens, int64_t n)
 {
+    talk_printer to = { .out = session.out };
     for (int64_t i = 0; i < n && !generator_is_stop(run.stops, tokens[i]); i++)
-        show_token(tokens[i]);
+        show_token(&to, tokens[i]);
+    talk_print_end(&to);
     fputc('\n', session.out);
 }
 
 /* Shows a token of --generate; returns 1 after an interrupt, to stop generating. */
 static int stop(void *user, int64_t at, const int32_t *tokens)
 {
-    (void)user;
     (void)at;
     if (o.generate && lm.samples == 1 && !generator_is_stop(run.stops, tokens[0])) {
-        show_token(tokens[0]);
+        show_token((talk_printer *)user, tokens[0]);
         fflush(session.out);
     }
     return session.interrupted != 0;
@@ -1522,10 +1618,16 @@ static int encode_prompt(bpe_tokens *prompt)
     int failed;
     const char *text = lm.prompt != NULL ? lm.prompt : "";
     if (run.chats && *text != 0) {
-        const chat_turn turn = { CHAT_USER, text, strlen(text) };
-        failed = chat_encode(&run.chat, &run.tokenizer, &turn, 1, 1, 0, prompt, NULL) != 0;
+        const size_t n = o.system != NULL ? strlen(o.system) : 0;
+        const chat_turn turns[] = { { CHAT_SYSTEM, o.system, n },
+                                    { CHAT_USER, text, strlen(text) } };
+        const int first = n == 0;
+        failed = chat_encode(&run.chat, &run.tokenizer, turns + first, (size_t)(2 - first), 1, 0,
+                             prompt, NULL) != 0;
         return failed ? session_fail(1, "--prompt: %s", run.chat.error) : 0;
     }
+    if (o.system != NULL)
+        return session_fail(2, "--system needs --prompt and a chat template; " TEMPLATE_REMEDY);
     failed = bpe_reserve(prompt, BPE_TEMPLATE_SIZE) != 0;
     for (int i = 0; i < run.tokenizer.prefix_count && !failed; i++)
         prompt->ids[prompt->count++] = run.tokenizer.prefix[i];
@@ -1549,6 +1651,7 @@ static int sample(tuning *t, const char *when)
                             .allow_initial = 1 };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
+    talk_printer to = { .out = session.out };
     bpe_tokens prompt = { 0 };
     int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
@@ -1574,8 +1677,9 @@ static int sample(tuning *t, const char *when)
             fputs(lm.prompt, session.out);
         int64_t n = failed ? 0
                            : generator_text(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
-                                            run.stops, out, stop, NULL);
+                                            run.stops, out, stop, &to);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
+        talk_print_end(&to);
         if (o.generate && lm.samples == 1)
             fputc('\n', session.out);
         for (int64_t i = 0; i < lm.samples && !failed && !(o.generate && lm.samples == 1); i++) {
@@ -1795,11 +1899,14 @@ static int copy_files(model_any *m, const char *folder)
     return 0;
 }
 
-/* Writes the adapter as a GGUF file, --export-gguf. */
+/* Writes the adapter or, after it was merged, the whole model as a GGUF file, --export-gguf. */
 static int export_gguf(tuning *t)
 {
+    add_chat_end();
+    gguf_export e = whole_model(t);
     run.exported = 1;
-    return gguf_adapter_save(&t->adapters, o.gguf) == 0
+    return (exports_model() ? gguf_export_model(&e, o.gguf)
+                            : gguf_adapter_save(&t->adapters, o.gguf)) == 0
                ? 0
                : session_fail(1, "--export-gguf: %s", t->model.error);
 }
@@ -1808,8 +1915,9 @@ static void print_exported(void)
 {
     struct stat info;
     if (run.exported && stat(o.gguf, &info) == 0)
-        fprintf(session.out, "exported %s: LoRA for llama.cpp's --lora, %zu bytes\n", o.gguf,
-                (size_t)info.st_size);
+        fprintf(session.out, "exported %s: %s%s, %zu bytes\n", o.gguf,
+                exports_model() ? "a whole model as " : "LoRA for llama.cpp's --lora",
+                exports_model() ? gguf_type_names[o.gguf_type] : "", (size_t)info.st_size);
 }
 
 /* Saves the model, or the adapter that the method trained, in the format of other programs. */
@@ -1820,7 +1928,7 @@ static int save_model(tuning *t, const char *folder)
                       : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", folder, t->model.error);
-    if (o.gguf != NULL && folder == t->save && export_gguf(t) != 0)
+    if (o.gguf != NULL && !exports_model() && folder == t->save && export_gguf(t) != 0)
         return 1;
     return full ? copy_files(&t->model, folder) : 0;
 }
@@ -1863,6 +1971,7 @@ static int save_training(tuning *t)
         return 1;
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
+        session_note_number(t->notes, "stale", t->result.stale) != 0 ||
         session_note_number(t->notes, "cut.step", run.cut_step) != 0 ||
         session_note_number(t->notes, "cut.row", run.cut_row) != 0 ||
         note_real(t, "best", t->result.best) != 0 ||
@@ -1881,15 +1990,17 @@ static int save_training(tuning *t)
  * programs. */
 static int save(tuning *t, double loss)
 {
-    if (t->save == NULL)
-        return 0;
     const double best = t->result.best;
-    const int waits =
-        lm.resume != NULL && lm.eval_every > 0 && file_bytes(t->save, saved_name(t)) > 0;
+    const int waits = t->save != NULL && lm.resume != NULL && lm.eval_every > 0 &&
+                      file_bytes(t->save, saved_name(t)) > 0;
     const int better = loss > 0 ? best == 0 || loss < best : best == 0 && !waits;
     char last[MODEL_PATH];
     if (better)
         t->result.best = loss;
+    if (loss > 0)
+        t->result.stale = better ? 0 : t->result.stale + 1;
+    if (t->save == NULL)
+        return 0;
     if (better || o.keep == KEEP_LAST) {
         if (save_model(t, t->save) != 0)
             return 1;
@@ -1941,13 +2052,29 @@ static int save_now(lm_run *r)
     return save((tuning *)r->user, 0);
 }
 
+/* Returns whether --patience ends the training. */
+static int is_stale(const tuning *t)
+{
+    return o.patience > 0 && t->result.stale >= (uint64_t)o.patience;
+}
+
 static int evaluate_now(lm_run *r, uint64_t step)
 {
     tuning *t = (tuning *)r->user;
     if (evaluate(t, step, &t->result.after) != 0)
         return 1;
     r->saved = t->result.after > 0;
-    return r->saved ? save(t, t->result.after) : 0;
+    if (r->saved && save(t, t->result.after) != 0)
+        return 1;
+    if (r->saved && is_stale(t)) {
+        session_print_line("early stop after step %llu: %lld evaluation%s without a loss below %.4f",
+                           (unsigned long long)step, (long long)t->result.stale,
+                           session_plural((int64_t)t->result.stale), t->result.best);
+        session_event("{\"event\":\"early_stop\",\"step\":%llu,\"best\":%.9g}\n",
+                      (unsigned long long)step, t->result.best);
+        r->enough = 1;
+    }
+    return 0;
 }
 
 /* ---- the reference of pairs ------------------------------------------------------------------ */
@@ -2180,6 +2307,8 @@ static int restore_losses(tuning *t, int argc, char **argv)
      * their loss does not count */
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0)
         r->best = read_real_note(t, "best");
+    if (r->best > 0)
+        r->stale = session_read_note(t->notes, "stale", 0);
     r->before = read_real_note(t, "before");
     r->retention_before = read_real_note(t, "retention");
     if (other || has_changed(t, "rows.retention", split_hash(&run.other),
@@ -2193,6 +2322,7 @@ static int restore_losses(tuning *t, int argc, char **argv)
                 "note   %s has changed, so the best loss so far, %.4f, no longer counts\n",
                 other ? "--model" : "the validation data", r->best);
     r->best = r->before = 0;
+    r->stale = 0;
     return 0;
 }
 
@@ -2258,6 +2388,13 @@ static int train(tuning *t)
     o.context = run.first.T; /* a ledger states the one that a resumed run states as well */
     t->run.evaluate = evaluate_now;
     t->run.save = save_now;
+    if (is_stale(t)) {
+        fprintf(session.out,
+                "note   the training has ended: %lld evaluations without a better loss; give a larger "
+                "--patience to continue\n",
+                (long long)t->result.stale);
+        t->run.enough = 1;
+    }
     return lm_train(&t->run);
 }
 
@@ -2388,8 +2525,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     const int exports_now = o.gguf != NULL && !run.exported;
     if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL || exports_now) &&
         !session.interrupted)
-        failed = load_saved(&t) || (exports_now && export_gguf(&t)) ||
-                 (lm.sample > 0 && sample(&t, " after")) || (o.merge != NULL && merge(&t));
+        failed = load_saved(&t) || (lm.sample > 0 && sample(&t, " after")) ||
+                 (o.merge != NULL && merge(&t)) || (exports_now && export_gguf(&t));
     if (!failed && !lm.plan)
         print_exported();
     free_tuning(&t);
@@ -2424,15 +2561,222 @@ static int generate(void)
     return status;
 }
 
-/* Runs --merge and --export-gguf of an adapter when no --data is given. */
+enum { CHAT_CONTEXT = 4096 };
+
+/* Returns the number of tokens of a chat: --context, or by default those of the model, at most
+ * CHAT_CONTEXT. */
+static int64_t chat_context(const model_config *c)
+{
+    const int64_t most = o.context > 0 ? o.context : CHAT_CONTEXT;
+    return most < c->context ? most : c->context;
+}
+
+/* Writes the JSON event of an answer. */
+static void report_answer(void *user, const talk_answer *a)
+{
+    (void)user;
+    session_event("{\"event\":\"answer\",\"tokens\":%lld,\"computed\":%lld,\"generated\":%lld,"
+                  "\"forgotten\":%lld,\"end\":\"%s\"}\n",
+                  (long long)a->tokens, (long long)a->computed, (long long)a->generated,
+                  (long long)a->forgotten, talk_ends[a->end]);
+    session_check_output();
+}
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    session.interrupted = 1;
+}
+
+/* Makes Ctrl-C stop an answer, and end the program only between answers; a wait for a message ends at
+ * once. */
+static void catch_interrupts(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGTERM, SIG_DFL);
+}
+
+/* Chats with the loaded model. */
+static int chat_with(tuning *t, FILE *out)
+{
+    generator g;
+    const generator_desc desc = { .threads = (int)lm.threads,
+                                  .backend = run.first.device,
+                                  .hooks = &t->adapters.hooks,
+                                  .allow_initial = 1,
+                                  .progress = session_cancelled,
+                                  .capacity = chat_context(&t->model.config) };
+    const int terminal = isatty(STDIN_FILENO);
+    talk c = { .g = &g,
+               .tokenizer = &run.tokenizer,
+               .format = &run.chat,
+               .in = stdin,
+               .out = out,
+               .notes = stderr,
+               .how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed },
+               .most = lm.sample,
+               .stops = run.stops,
+               .prompt = terminal ? "> " : NULL,
+               .interrupted = &session.interrupted,
+               .on_answer = report_answer };
+    if (generator_new(&g, &t->model, t->run.store, &desc) != 0)
+        return session_fail(1, "--interactive: %s", t->model.error);
+    int status = lm.budget > 0 && g.bytes > (size_t)lm.budget
+                     ? session_fail(1,
+                                    "--budget %lld: a chat of %lld tokens needs %zu bytes; give a "
+                                    "smaller --context",
+                                    (long long)lm.budget, (long long)g.capacity, g.bytes)
+                     : 0;
+    if (status == 0 && o.system != NULL && talk_set_system(&c, o.system, strlen(o.system)) != 0)
+        status = session_fail(2, "--system: %s", c.error);
+    if (status == 0) {
+        fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
+                (long long)g.capacity, g.bytes);
+        if (terminal)
+            fputs(
+                "note   /reset begins a new chat, /system TEXT one with this message of the system,\n"
+                "       /exit ends; Ctrl-C stops an answer; a line that ends with \\ goes on\n",
+                session.out);
+        catch_interrupts();
+        status = talk_run(&c) != 0 ? session_fail(1, "--interactive: %s", c.error) : 0;
+    }
+    talk_free(&c);
+    generator_free(&g);
+    return status;
+}
+
+/* Runs --interactive. Answers go to the output for people, and everything else to standard error, so
+ * that a pipe gets answers only. */
+static int interact(void)
+{
+    tuning t = { .run = run.first };
+    model_any m;
+    FILE *out = session.out;
+    session.out = stderr;
+    int status = open_model(&m);
+    if (status == 0 && run.chat.format.name == NULL)
+        status = session_fail(
+            2, "--interactive: %s has no chat template that is known; " TEMPLATE_REMEDY, o.model);
+    if (status == 0)
+        print_chats();
+    if (status == 0)
+        status = load_untrained(&t);
+    if (status == 0)
+        status = chat_with(&t, out);
+    session.out = out;
+    free_tuning(&t);
+    return status;
+}
+
+/* ---- accuracy -------------------------------------------------------------------------------- */
+/* Writes the JSON event of a question. */
+static void report_choices(int64_t line, int64_t answer, const evaluate_choice *all, int64_t count)
+{
+    session_event("{\"event\":\"choices\",\"line\":%lld,\"answer\":%lld,\"logps\":[",
+                  (long long)line, (long long)answer);
+    for (int64_t i = 0; i < count; i++)
+        session_event("%s%.9g", i > 0 ? "," : "", all[i].logp);
+    session_event("],\"tokens\":[");
+    for (int64_t i = 0; i < count; i++)
+        session_event("%s%lld", i > 0 ? "," : "", (long long)all[i].tokens);
+    session_event("]}\n");
+}
+
+static void report_match(int64_t line, int right)
+{
+    session_event("{\"event\":\"match\",\"line\":%lld,\"right\":%d}\n", (long long)line, right);
+}
+
+static int is_interrupted(void) { return session.interrupted != 0; }
+
+/* Prints the result of an evaluation. */
+static void report_accuracy(const evaluation *e, int choices)
+{
+    const double n = e->count > 0 ? (double)e->count : 1, acc = (double)e->right[EVALUATE_SUM] / n;
+    const double error = e->count > 1 ? model_sqrt(acc * (1 - acc) / (n - 1)) : 0;
+    fprintf(session.out, "accuracy %lld %s%s: %s %.4f (standard error %.4f)", (long long)e->count,
+            choices ? "question" : "answer", session_plural(e->count),
+            choices ? "acc" : "exact match", acc, error);
+    if (choices)
+        fprintf(session.out, ", acc_norm %.4f, by the mean of tokens %.4f",
+                (double)e->right[EVALUATE_CHARACTER] / n, (double)e->right[EVALUATE_TOKEN] / n);
+    fputc('\n', session.out);
+    if (e->cut > 0)
+        fprintf(session.out, "note   %lld prompt%s too long and lost the beginning; a larger --context "
+                             "may hold all\n",
+                (long long)e->cut, e->cut == 1 ? " was" : "s were");
+    session_event("{\"event\":\"accuracy\",\"count\":%lld,\"%s\":%.9g", (long long)e->count,
+                  choices ? "acc" : "exact_match", acc);
+    if (choices)
+        session_event(",\"acc_norm\":%.9g,\"acc_token\":%.9g",
+                      (double)e->right[EVALUATE_CHARACTER] / n, (double)e->right[EVALUATE_TOKEN] / n);
+    session_event("}\n");
+}
+
+/* Evaluates --accuracy with the loaded model. */
+static int measure_accuracy(tuning *t, int choices)
+{
+    generator g;
+    const generator_desc desc = { .threads = (int)lm.threads,
+                                  .backend = run.first.device,
+                                  .hooks = &t->adapters.hooks,
+                                  .allow_initial = 1,
+                                  .progress = session_cancelled,
+                                  .capacity = chat_context(&t->model.config) };
+    evaluation e = { .g = &g,
+                     .tokenizer = &run.tokenizer,
+                     .format = run.chat.format.name != NULL ? &run.chat : NULL,
+                     .stops = run.stops,
+                     .most = lm.sample > 0 ? lm.sample : 256,
+                     .stopped = is_interrupted,
+                     .on_choices = report_choices,
+                     .on_answer = report_match };
+    if (generator_new(&g, &t->model, t->run.store, &desc) != 0)
+        return session_fail(1, "--accuracy: %s", t->model.error);
+    int status = lm.budget > 0 && g.bytes > (size_t)lm.budget
+                     ? session_fail(1, "--budget %lld: needs %zu bytes; give a smaller --context",
+                                    (long long)lm.budget, g.bytes)
+                     : 0;
+    if (status == 0 && (choices ? evaluate_choices(&e, o.accuracy) : evaluate_answers(&e, &run.data)) != 0)
+        status = session_fail(1, "--accuracy: %s", e.error);
+    if (status == 0)
+        report_accuracy(&e, choices);
+    evaluate_free(&e);
+    generator_free(&g);
+    return status;
+}
+
+/* Runs --accuracy. */
+static int accuracy(void)
+{
+    tuning t = { .run = run.first };
+    model_any m;
+    const int choices = evaluate_has_choices(o.accuracy);
+    int status = open_model(&m);
+    if (status == 0 && !choices)
+        status = open_data("accuracy", o.accuracy, &m, &run.data);
+    if (status == 0 && run.chat.format.name != NULL &&
+        (choices || run.data.lines[DATASET_CHATS] + run.data.lines[DATASET_INSTRUCTIONS] > 0))
+        print_chats();
+    if (status == 0)
+        status = load_untrained(&t) || measure_accuracy(&t, choices);
+    free_tuning(&t);
+    return status;
+}
+
+/* Runs --merge and --export-gguf when no --data is given. */
 static int write_only(void)
 {
     tuning t = { .run = run.first };
-    int failed = load_untrained(&t);
-    failed = failed || (o.gguf != NULL && export_gguf(&t));
+    model_any m;
+    int failed = exports_model() ? open_model(&m) : 0;
+    failed = failed || load_untrained(&t) || (o.merge != NULL && merge(&t)) ||
+             (o.gguf != NULL && export_gguf(&t));
     if (!failed)
         print_exported();
-    failed = failed || (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
 }
@@ -2596,6 +2940,7 @@ static int check_outputs(void)
           -1 },
         { "reference", o.reference != NULL && gguf_is_file(o.reference) ? o.reference : NULL,
           SESSION_READS, -1 },
+        { "accuracy", o.accuracy, SESSION_READS, -1 },
         { "save", saved, SESSION_SAVES, LM_RESUME_FILE },
         { "memory-svg", o.memory_svg, SESSION_WRITES, -1 },
         { "export-gguf", o.gguf, SESSION_SAVES, -1 }
@@ -2685,13 +3030,19 @@ int main(int argc, char **argv)
         status = check_outputs();
     if (status == 0)
         status = session_open(lm.json, &options, run.resumed_at);
+    if (status == 0 && !lm.plan)
+        status = lm_log_open(run.resumed_at);
     if (status == 0)
         note_storage();
     if (status == 0 && o.new_model != NULL)
         status = make_model();
     if (status == 0 && (lm.data != NULL || o.eval))
         status = load_data();
-    if (status == 0 && o.generate) {
+    if (status == 0 && o.accuracy != NULL) {
+        status = accuracy();
+    } else if (status == 0 && o.interactive) {
+        status = interact();
+    } else if (status == 0 && o.generate) {
         status = generate();
     } else if (status == 0 && o.eval) {
         status = evaluate_only();

@@ -35,7 +35,8 @@ typedef struct {
     void *arena;
     size_t arena_bytes;
     const gckpt_backend *backend;
-    int allow_initial; /* copied from generator_desc */
+    int allow_initial; /* copied from generator_desc, as is progress */
+    int (*progress)(void *user, const gckpt_progress *at);
     int32_t *tokens;
     sample_entry *heap;
 } generator;
@@ -53,6 +54,9 @@ typedef struct {
     int64_t capacity;
     /* if nonzero, parameters may have initial values (gckpt_exec_desc.allow_initial) */
     int allow_initial;
+    /* gckpt_exec_desc.progress, on the processor; its `user` is NULL. If it returns nonzero, a call
+     * fails and the caches keep the tokens before it. */
+    int (*progress)(void *user, const gckpt_progress *at);
 } generator_desc;
 
 static inline void generator_free(generator *p)
@@ -109,6 +113,7 @@ static inline int generator_bind(generator *p, generator_stage *stage, gckpt_sto
     memset(&exec, 0, sizeof exec);
     exec.backend = p->backend;
     exec.allow_initial = p->allow_initial;
+    exec.progress = p->backend == NULL ? p->progress : NULL;
     exec.arena_size = p->arena_bytes;
     exec.arena = p->arena;
     /* allocates by malloc and aligns to 64 bytes */
@@ -124,7 +129,7 @@ static inline int generator_bind(generator *p, generator_stage *stage, gckpt_sto
 static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
                                 const generator_desc *desc)
 {
-    const generator_desc none = { 0, 0, 0, NULL, NULL, 0, 0 };
+    const generator_desc none = { 0, 0, 0, NULL, NULL, 0, 0, NULL };
     generator_stage *const stages[] = { &p->decode, &p->prefill, &p->prefix };
     int failed = desc != NULL && desc->hooks != NULL && desc->hooks->prepare != NULL &&
                  desc->hooks->prepare(desc->hooks->user) != 0;
@@ -133,6 +138,7 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
     p->model = m;
     p->backend = desc->backend;
     p->allow_initial = desc->allow_initial;
+    p->progress = desc->progress;
     p->samples = desc->samples > 0 ? desc->samples : 1;
     p->capacity = desc->capacity > 0 ? desc->capacity : m->config.context;
     p->decode.length = 1;
@@ -172,20 +178,37 @@ static inline const float *generator_forward(generator *p, generator_stage *stag
     return NULL;
 }
 
-/* Starts all texts with the same n >= 1 tokens. Returns the logits (samples,V) for the next token
- * of each text, or NULL with m->error. */
-static inline const float *generator_prompt(generator *p, const int32_t *tokens, int64_t n)
+/* Returns the number of tokens of each text that the caches hold. */
+static inline int64_t generator_length(const generator *p)
+{
+    const int64_t held = gckpt_position(p->decode.exec) - p->prefix.length;
+    return held > 0 ? held : 0;
+}
+
+/* Forgets the tokens of all texts except the first `kept`. Forgets those as well where caches with
+ * windows have overwritten keys that the next token would need. Returns the number of tokens that
+ * the caches still hold, or -1 with m->error. */
+static inline int64_t generator_rewind(generator *p, int64_t kept)
 {
     gckpt_exec *decode = p->decode.exec;
-    const int64_t most = p->capacity - p->prefix.length;
+    if (kept > 0 && gckpt_rewind(decode, p->prefix.length + kept) == GCKPT_OK)
+        return kept;
+    if (gckpt_rewind(decode, 0) != GCKPT_OK)
+        return model_fail(p->model, "%s", gckpt_error_text(decode));
+    return p->prefix.exec != NULL && generator_forward(p, &p->prefix) == NULL ? -1 : 0;
+}
+
+/* Appends the same n >= 1 tokens to all texts. Returns the logits (samples,V) for the next token of
+ * each text, or NULL with m->error. Call generator_prompt or generator_rewind first. */
+static inline const float *generator_append(generator *p, const int32_t *tokens, int64_t n)
+{
+    gckpt_exec *decode = p->decode.exec;
+    const int64_t most = p->capacity - p->prefix.length - generator_length(p);
     if (n < 1 || n > most) {
         model_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld", (long long)n,
                    (long long)most);
         return NULL;
     }
-    if (gckpt_rewind(decode, 0) != GCKPT_OK ||
-        (p->prefix.exec && generator_forward(p, &p->prefix) == NULL))
-        return NULL;
     for (int64_t at = 0, count; at < n - 1; at += count) {
         generator_stage *stage = &p->prefill;
         const int64_t position = gckpt_position(decode);
@@ -203,6 +226,12 @@ static inline const float *generator_prompt(generator *p, const int32_t *tokens,
     return generator_forward(p, &p->decode);
 }
 
+/* Starts all texts with the same n >= 1 tokens. Returns as generator_append. */
+static inline const float *generator_prompt(generator *p, const int32_t *tokens, int64_t n)
+{
+    return generator_rewind(p, 0) < 0 ? NULL : generator_append(p, tokens, n);
+}
+
 /* Appends tokens[i] to text i, for all texts. Returns the logits for the next tokens, as
  * generator_prompt. */
 static inline const float *generator_next(generator *p, const int32_t *tokens)
@@ -218,19 +247,19 @@ static inline int generator_is_stop(const int32_t *stops, int32_t token)
     return stops != NULL && *stops >= 0;
 }
 
-/* Generates up to `most` tokens after a prompt, for each row of out (samples,most). A row ends at a
- * token in `stops` (a list that ends with -1, or NULL); the rest of the row is filled with that
- * token. If on_token is not NULL, it is called with the tokens (samples) of each position, and
- * generation stops when it returns nonzero. Returns the number of tokens of the longest row, which
- * is below `most` if the capacity is used up, or -1 with m->error. */
-static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
-                                     const sample_options *options, int64_t most, const int32_t *stops,
-                                     int32_t *out,
-                                     int (*on_token)(void *user, int64_t at, const int32_t *tokens),
-                                     void *user)
+/* Generates up to `most` tokens for each row of out (samples,most), the first one from `logits`,
+ * which generator_append has returned. Row i samples as text number first + i. A row ends at a token
+ * in `stops` (a list that ends with -1, or NULL); the rest of the row is filled with that token. If
+ * on_token is not NULL, it is called with the tokens (samples) of each position, and generation
+ * stops when it returns nonzero. Returns the number of tokens of the longest row, which is below
+ * `most` if the capacity is used up, or -1 with m->error. The caches hold all of these tokens except
+ * the last. */
+static inline int64_t generator_sample(
+    generator *p, const float *logits, uint64_t first, const sample_options *options, int64_t most,
+    const int32_t *stops, int32_t *out,
+    int (*on_token)(void *user, int64_t at, const int32_t *tokens), void *user)
 {
     const int64_t V = p->model->config.vocabulary;
-    const float *logits = generator_prompt(p, prompt, n);
     int64_t generated = 0;
     for (int active = 1; active && logits != NULL && generated < most; generated++) {
         if (generated > 0 && gckpt_position(p->decode.exec) == p->capacity)
@@ -243,8 +272,8 @@ static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_
             int32_t *row = out + i * most;
             const int ended = generated > 0 && generator_is_stop(stops, row[generated - 1]);
             row[generated] = ended ? row[generated - 1]
-                              : sample_token(logits + i * V, V, options, (uint64_t)i, (uint64_t)generated,
-                                             p->heap);
+                                   : sample_token(logits + i * V, V, options, first + (uint64_t)i,
+                                                  (uint64_t)generated, p->heap);
             active |= !generator_is_stop(stops, row[generated]);
             p->tokens[i] = row[generated];
         }
@@ -252,5 +281,16 @@ static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_
             active = 0;
     }
     return logits == NULL ? -1 : generated;
+}
+
+/* Generates texts after a prompt of n tokens, as generator_sample does. */
+static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
+                                     const sample_options *options, int64_t most,
+                                     const int32_t *stops, int32_t *out,
+                                     int (*on_token)(void *user, int64_t at, const int32_t *tokens),
+                                     void *user)
+{
+    const float *logits = generator_prompt(p, prompt, n);
+    return generator_sample(p, logits, 0, options, most, stops, out, on_token, user);
 }
 #endif

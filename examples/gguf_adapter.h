@@ -1,5 +1,5 @@
 /* gguf_adapter.h - saves and loads LoRA of adapters.h as GGUF, for llama.cpp's --lora. To copy,
- * with adapters.h and gguf_model.h.
+ * with adapters.h, gguf_write.h and gguf_model.h.
  *
  *     gguf_adapter_save(&a, "adapter.gguf");
  *     gguf_adapter_load(&a, &model, store, "adapter.gguf"); // as adapters_load does
@@ -13,118 +13,27 @@
 #ifndef GGUF_ADAPTER_H
 #define GGUF_ADAPTER_H
 #include "adapters.h"
+#include "gguf_write.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
-static inline const gguf_architecture *gguf_architecture_of(const model_config *c)
-{
-    const char *type = strcmp(c->type, "mistral") == 0 ? "llama" : c->type;
-    int i = 0;
-    while (i < GGUF_ARCHITECTURES && strcmp(gguf_architectures[i].type, type) != 0)
-        i++;
-    return i < GGUF_ARCHITECTURES ? &gguf_architectures[i] : NULL;
-}
-
 /* Writes the name that the weight of a module has in GGUF: "blk.3.attn_q.weight" for
- * "layers.3.self_attn.q_proj". Returns 0 if GGUF has no such weight. */
+ * "layers.3.self_attn.q_proj". Returns 0 if GGUF has no such weight in its blocks. */
 static inline int gguf_weight_of(const gguf_architecture *a, const model_config *c,
                                  const char *module, char *name)
 {
-    const size_t n = strlen(c->family->blocks);
-    char *end = NULL;
-    if (strncmp(module, c->family->blocks, n) != 0 || module[n] != '.')
-        return 0;
-    const long long layer = strtoll(module + n + 1, &end, 10);
-    for (int i = 0; i < GGUF_BLOCK_MODULES && *end == '.'; i++) {
-        const char *part = gguf_module_of(a, i);
-        if (part == NULL || strcmp(part, end + 1) != 0)
-            continue;
-        snprintf(name, MODEL_NAME, "blk.%lld.%s.weight", layer, gguf_modules[i].name);
-        return 1;
-    }
-    return 0;
-}
-
-/* Returns the number of heads if GGUF stores the rows of the module's weight as interleaved pairs;
- * 0 if the rows have the same order in GGUF as in this program. */
-static inline int64_t gguf_rope_heads(const gguf_architecture *a, const model_config *c,
-                                  const char *module)
-{
-    return !a->interleaved                              ? 0
-           : adapters_ends_with(module, ".q_proj") != 0 ? c->heads
-           : adapters_ends_with(module, ".k_proj") != 0 ? c->key_heads
-                                                   : 0;
+    char parameter[MODEL_NAME];
+    return gguf_tensor_of(a, c, model_join(parameter, module, ".weight"), name) &&
+           strncmp(name, "blk.", 4) == 0;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-typedef struct {
-    FILE *f;
-    uint64_t position;
-} gguf_writer;
-
-static inline void gguf_put_bytes(gguf_writer *w, const void *bytes, size_t n)
-{
-    fwrite(bytes, 1, n, w->f);
-    w->position += n;
-}
-
-static inline void gguf_put(gguf_writer *w, uint64_t number, int n)
-{
-    unsigned char bytes[8];
-    for (int i = 0; i < n; i++)
-        bytes[i] = (unsigned char)(number >> 8 * i);
-    gguf_put_bytes(w, bytes, (size_t)n);
-}
-
-static inline void gguf_put_text(gguf_writer *w, const char *text)
-{
-    gguf_put(w, strlen(text), 8);
-    gguf_put_bytes(w, text, strlen(text));
-}
-
-static inline void gguf_put_key(gguf_writer *w, const char *name, const char *text)
-{
-    gguf_put_text(w, name);
-    gguf_put(w, GGUF_STRING, 4);
-    gguf_put_text(w, text);
-}
-
-static inline void gguf_put_float(gguf_writer *w, float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    gguf_put(w, bits, 4);
-}
-
-static inline void gguf_put_align(gguf_writer *w)
-{
-    while (w->position % 32 != 0)
-        gguf_put(w, 0, 1);
-}
-
-/* Writes the header of tensor A or B of a module: name, axes and offset of the values. */
-static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const char *end,
-                                   gckpt_shape shape, uint64_t *offset)
-{
-    char name[MODEL_NAME];
-    gguf_put_text(w, model_join(name, weight, end));
-    gguf_put(w, 2, 4);
-    gguf_put(w, (uint64_t)shape.d[1], 8);
-    gguf_put(w, (uint64_t)shape.d[0], 8);
-    gguf_put(w, GGUF_T_F32, 4);
-    gguf_put(w, *offset, 8);
-    *offset += ((uint64_t)shape.d[0] * (uint64_t)shape.d[1] * 4 + 31) / 32 * 32;
-}
-
 /* Writes the rows of A or B, multiplied by `scale`. If heads is nonzero, interleaves the two halves
  * of the rows of each head, as GGUF requires. */
 static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double scale)
 {
     const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
-    const int64_t head = heads > 0 ? rows / heads : 0;
     for (int64_t i = 0; i < rows; i++) {
-        /* row within its head; in GGUF, rows 2 k and 2 k + 1 are a pair */
-        const int64_t in = heads > 0 ? i % head : 0;
-        const int64_t row = heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
+        const int64_t row = gguf_param_row(rows, heads, i);
         for (int64_t k = 0; k < columns; k++)
             gguf_put_float(w, scale == 1 ? p->values[row * columns + k]
                                       : (float)((double)p->values[row * columns + k] * scale));
@@ -193,16 +102,11 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
         return model_fail(a->model, "%s: the path is too long", path);
     if ((w.f = fopen(temporary, "wb")) == NULL)
         return model_fail(a->model, "%s: %s", temporary, strerror(errno));
-    gguf_put_bytes(&w, "GGUF", 4);
-    gguf_put(&w, 3, 4);
-    gguf_put(&w, 2 * (uint64_t)modules, 8);
-    gguf_put(&w, 4, 8);
+    gguf_put_begin(&w, 2 * (uint64_t)modules, 4);
     gguf_put_key(&w, "general.architecture", arch->name);
     gguf_put_key(&w, "general.type", "adapter");
     gguf_put_key(&w, "adapter.type", "lora");
-    gguf_put_text(&w, "adapter.lora.alpha");
-    gguf_put(&w, GGUF_F32, 4);
-    gguf_put_float(&w, alpha);
+    gguf_put_real(&w, "adapter.lora.alpha", (double)alpha);
     int failed = 0;
     /* pass 0 writes names and offsets, pass 1 the values */
     for (int pass = 0; pass < 2 && !failed; pass++) {
@@ -214,14 +118,16 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
                 gckpt_store_get(a->store, b, &up) != GCKPT_OK) {
                 failed = model_fail(a->model, "%s", gckpt_error_text(a->store));
             } else if (pass == 0) {
-                gguf_put_tensor(&w, weight, ".lora_a", p.shape, &offset);
-                gguf_put_tensor(&w, weight, ".lora_b", up.shape, &offset);
+                gguf_put_tensor(&w, model_join(name, weight, ".lora_a"), GGUF_T_F32, p.shape.d[0],
+                                p.shape.d[1], &offset);
+                gguf_put_tensor(&w, model_join(name, weight, ".lora_b"), GGUF_T_F32, up.shape.d[0],
+                                up.shape.d[1], &offset);
             } else {
                 const double rank = (double)p.shape.d[0];
                 const double ratio = adapters_scale(a, module, p.shape.d[0]) * rank / (double)alpha;
                 const int same = ratio > 1 - 1e-6 && ratio < 1 + 1e-6;
                 gguf_put_rows(&w, &p, 0, 1);
-                gguf_put_rows(&w, &up, gguf_rope_heads(arch, &a->model->config, module), same ? 1 : ratio);
+                gguf_put_rows(&w, &up, gguf_paired_heads(arch, &a->model->config, module), same ? 1 : ratio);
             }
         }
         gguf_put_align(&w);
@@ -329,7 +235,7 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
         gguf_view view;
         memset(&view, 0, sizeof view);
         view.rows = p.shape.d[0];
-        view.heads = i ? gguf_rope_heads(arch, &a->model->config, module) : 0;
+        view.heads = i ? gguf_paired_heads(arch, &a->model->config, module) : 0;
         for (int64_t row = 0; row < view.rows; row++)
             if (gguf_read_floats(g, t, gguf_file_row(&view, row) * p.shape.d[1], p.shape.d[1],
                                  p.values + row * p.shape.d[1]) != 0)

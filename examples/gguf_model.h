@@ -88,6 +88,65 @@ static inline const char *gguf_module_of(const gguf_architecture *a, int i)
                                   : gguf_modules[i].llama;
 }
 
+/* Returns the architecture of a model, or NULL if GGUF has none that is supported. */
+static inline const gguf_architecture *gguf_architecture_of(const model_config *c)
+{
+    const char *type = strcmp(c->type, "mistral") == 0 ? "llama" : c->type;
+    int i = 0;
+    while (i < GGUF_ARCHITECTURES && strcmp(gguf_architectures[i].type, type) != 0)
+        i++;
+    return i < GGUF_ARCHITECTURES ? &gguf_architectures[i] : NULL;
+}
+
+/* Writes the name that a parameter has in GGUF. Returns 0 if GGUF has no such tensor. */
+static inline int gguf_tensor_of(const gguf_architecture *a, const model_config *c,
+                                 const char *parameter, char *name)
+{
+    const size_t n = strlen(c->family->blocks);
+    const char *module = parameter, *end = strrchr(parameter, '.');
+    char block[32] = "";
+    if (strncmp(parameter, c->family->blocks, n) == 0 && parameter[n] == '.') {
+        char *dot = NULL;
+        snprintf(block, sizeof block, "blk.%lld.", strtoll(parameter + n + 1, &dot, 10));
+        module = *dot == '.' ? dot + 1 : "";
+    }
+    for (int i = block[0] ? 0 : GGUF_BLOCK_MODULES; i < (block[0] ? GGUF_BLOCK_MODULES : GGUF_MODULES);
+         i++) {
+        const char *known = gguf_module_of(a, i);
+        if (known == NULL || end < module || strlen(known) != (size_t)(end - module) ||
+            strncmp(known, module, (size_t)(end - module)) != 0)
+            continue;
+        snprintf(name, MODEL_NAME, "%s%s%s", block, gguf_modules[i].name, end);
+        return 1;
+    }
+    return 0;
+}
+
+/* Returns the number of heads if GGUF stores the rows of this parameter or module as interleaved
+ * pairs; 0 if the rows have the same order in GGUF as in this program. */
+static inline int64_t gguf_paired_heads(const gguf_architecture *a, const model_config *c,
+                                        const char *name)
+{
+    return !a->interleaved                   ? 0
+           : strstr(name, ".q_proj") != NULL ? c->heads
+           : strstr(name, ".k_proj") != NULL ? c->key_heads
+                                             : 0;
+}
+
+/* Returns the number that GGUF's values of this parameter have in addition. */
+static inline float gguf_norm_offset(const gguf_architecture *a, const char *name)
+{
+    return a->plus_one && strstr(name, "norm.weight") != NULL ? 1.0f : 0.0f;
+}
+
+/* Returns the row of a parameter that is row i in GGUF, where rows 2 k and 2 k + 1 of each of the
+ * `heads` heads are a pair. */
+static inline int64_t gguf_param_row(int64_t rows, int64_t heads, int64_t i)
+{
+    const int64_t head = heads > 0 ? rows / heads : 0, in = heads > 0 ? i % head : 0;
+    return heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
+}
+
 /* Writes the name of the parameter that a GGUF tensor belongs to. Returns 0 if it belongs to no
  * parameter. */
 static inline int gguf_param_name(const gguf_architecture *a, const model_config *c,
@@ -894,7 +953,7 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
                                const model_parameter *p, gckpt_storage keep, gguf_view *view)
 {
     const gguf_tensor *t = view->tensor;
-    const int matrix = p->shape.n == 2, query = strstr(p->name, ".q_proj.") != NULL;
+    const int matrix = p->shape.n == 2;
     view->transposed = gguf_is_transposed(c, p);
     view->rows = matrix ? p->shape.d[0] : 1;
     view->columns = p->shape.d[p->shape.n - 1];
@@ -907,15 +966,15 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
                          (long long)(view->transposed ? view->columns : view->rows));
     if (!gguf_is_supported(t->type))
         return gguf_read_floats(g, t, 0, 0, NULL); /* sets the error text for an unsupported type */
-    if (a->interleaved && (query || strstr(p->name, ".k_proj.") != NULL)) {
-        view->heads = query ? c->heads : c->key_heads;
+    view->heads = gguf_paired_heads(a, c, p->name);
+    if (view->heads > 0) {
         view->rows *= matrix ? 1 : view->columns;
         view->columns = matrix ? view->columns : 1;
     }
     if (gguf_tensor_types[t->type].values > 1 && !matrix)
         return gguf_fail(g, "tensor %s: a vector of %s; F32 is expected", t->name,
                          gguf_tensor_types[t->type].name);
-    view->subtract = a->plus_one && strstr(p->name, "norm.weight") != NULL ? 1.0f : 0.0f;
+    view->subtract = gguf_norm_offset(a, p->name);
     view->storage = view->subtract == 0 && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
                : view->subtract == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
                                                             : GCKPT_STORAGE_F32;

@@ -113,7 +113,7 @@ static const char title[] =
     "    gpt --layers 8 --summary                    lists the layers of a model\n"
     "    gpt --layers 8 --plan                       lists the cost of each budget";
 static const char *const groups[] = {
-    "Data and files", "data validation save save-every resume json",
+    "Data and files", "data validation save save-every resume json log",
     "Model", "layers heads dim context vocabulary tie dropout seed",
     "Steps", "steps batch lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
     "Memory and speed, without changing results",
@@ -130,7 +130,7 @@ static const char *const groups[] = {
 /* fixed: options that determine the model; not_kept: options that files of a run do not store. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
 static const char not_kept[] =
-    "resume save json timeline frontier plan summary profile help shard timeout "
+    "resume save json log timeline frontier plan summary profile help shard timeout "
     "ledger ledger-every ledger-key audit audit-until";
 
 /* Returns 1 if the run prints reports and does not train. */
@@ -778,7 +778,7 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
 static void show(void *user, int32_t byte)
 {
     (void)user;
-    lm_show_byte(byte);
+    fputc((byte < 32 && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte, session.out);
     if (session.terminal)
         fflush(session.out);
 }
@@ -858,13 +858,15 @@ static int begin(int argc, char **argv)
         status = session_check_data(run.store, "data", text.path, text.hash,
                                    options_given(&options, argc, argv, "data") != NULL);
     if (lm_rank(&run) > 0) /* only rank 0 writes files and prints */
-        lm.json = lm.timeline = o.frontier = NULL;
+        lm.json = lm.log = lm.timeline = o.frontier = NULL;
     if (status == 0)
         status = check_outputs();
     if (status == 0)
         status = session_device(lm.device, &run.device);
     if (status == 0)
         status = session_open(lm.json, &options, gckpt_store_step(run.store));
+    if (status == 0 && !only_reports())
+        status = lm_log_open(gckpt_store_step(run.store));
     return status == 0 ? prepare() : status;
 }
 

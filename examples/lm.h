@@ -1,6 +1,6 @@
 /* lm.h - the common parts of gpt.c and finetune.c, which train language models: options, plans and
  * executors in one arena, reports, and the loop over steps. To copy, with session.h, json.h,
- * options.h, pictures.h, print.h, sample.h and gradckpt.h. A program has one set of options: the variable `lm`. */
+ * options.h, pictures.h, print.h, sample.h, train_log.h and gradckpt.h. A program has one set of options: the variable `lm`. */
 #ifndef LM_H
 #define LM_H
 #include "session.h"
@@ -8,6 +8,7 @@
 #include "pictures.h"
 #include "print.h"
 #include "sample.h"
+#include "train_log.h"
 #include "fit.h"
 #include "tune.h"
 #include "lm_ledger.h"
@@ -19,7 +20,7 @@ static struct {
     int64_t ledger_every, audit_until;
     int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, virtual_ranks;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
-    const char *data, *validation, *save, *resume, *prompt, *json, *timeline;
+    const char *data, *validation, *save, *resume, *prompt, *json, *log, *timeline;
     const char *ledger, *ledger_key, *audit;
     gckpt_precision precision;
 } lm;
@@ -95,6 +96,10 @@ static const options_desc lm_options[] = {
     { "json", OPTIONS_FILE, &lm.json, NULL, 0, 0, NULL,
       "write events, one JSON object per line; with --resume, append to those in the file; - "
       "writes them to standard output and all other output to standard error" },
+    { "log", OPTIONS_FILE, &lm.log, NULL, 0, 0, NULL,
+      "write a CSV line for each step: its number, tokens, loss, learning rate, gradient norm, "
+      "validation loss (if evaluated), seconds, tokens per second; with --resume, continue the file "
+      "after the resumed step" },
     { "help", OPTIONS_FLAG, &lm.help, NULL, 0, 0, NULL, "print this text" },
 };
 enum { LM_OPTIONS = sizeof lm_options / sizeof lm_options[0] };
@@ -169,10 +174,11 @@ static int lm_check_outputs(const char *data, const session_file *others, int co
         { "ledger-key", lm.ledger_key, new_key ? SESSION_WRITES : SESSION_READS, -1 },
         { "json", session_is_dash(lm.json) ? NULL : lm.json, SESSION_WRITES, -1 },
         { "ledger", lm.ledger, SESSION_WRITES, -1 },
+        { "log", lm.log, SESSION_WRITES, -1 },
         { "timeline", lm.timeline, SESSION_WRITES, -1 }
     };
     enum { COMMON = sizeof common / sizeof common[0] };
-    session_file files[16];
+    session_file files[SESSION_FILES];
     memcpy(files, common, sizeof common);
     for (int i = 0; i < count; i++)
         files[COMMON + i] = others[i];
@@ -241,6 +247,7 @@ struct lm_run {
     uint64_t position;
     int varies; /* nonzero if not all steps so far had --batch rows */
     int saved;                             /* nonzero if nothing has changed since the last save */
+    int enough; /* `evaluate` sets it to end the training before its last step */
     void *user;
     /* Fills `tokens` and `targets` (step_rows,length) for a step. Sets step_rows, length and
      * real_tokens if they are not --batch, T and step_rows * length. */
@@ -611,16 +618,49 @@ static int lm_report_end(const lm_run *r)
     return 0;
 }
 
-/* Prints a byte of a sample; prints ? for a control character. */
-static void lm_show_byte(int c)
+/* ---- the CSV log ----------------------------------------------------------------------------- */
+enum { LM_LOG_STEP, LM_LOG_VALIDATION = 5, LM_LOG_CELLS = 8 };
+static const char lm_log_header[] =
+    "step,tokens,loss,lr,grad_norm,val_loss,seconds,tokens_per_second\n";
+static struct {
+    double cells[LM_LOG_CELLS]; /* the line of the current step */
+    /* pending: nonzero if this line was not written yet; failed: nonzero after a failed write */
+    int pending, failed;
+    double written; /* step of the last line in the file, or -1 */
+} lm_row;
+
+/* Opens the file of --log; lines of steps after `step` are removed. Returns 0 or an exit status. */
+static int lm_log_open(uint64_t step)
 {
-    fputc((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c, session.out);
+    char error[512];
+    lm_row.written = step > 0 ? (double)step : -1;
+    if (lm.log == NULL ||
+        train_log_open(lm.log, lm_log_header, step > 0 ? (long long)step : -1, error) == 0)
+        return 0;
+    return session_fail(1, "--%s", error);
+}
+
+/* Writes the line of the current step, with the validation loss if it is not NULL. */
+static void lm_log_write(const double *validation)
+{
+    const double *cells[LM_LOG_CELLS];
+    for (int i = 0; i < LM_LOG_CELLS; i++)
+        cells[i] = i == LM_LOG_STEP || lm_row.pending ? &lm_row.cells[i] : NULL;
+    cells[LM_LOG_VALIDATION] = validation;
+    lm_row.pending = 0;
+    lm_row.written = lm_row.cells[LM_LOG_STEP];
+    if (lm.log != NULL && !lm_row.failed && train_log_add(lm.log, cells, LM_LOG_CELLS) != 0)
+        lm_row.failed = session_fail(1, "--log %s: %s", lm.log, strerror(errno));
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, double seconds)
 {
     const double rate = (double)r->real_tokens / seconds;
+    const double cells[LM_LOG_CELLS] = { (double)report->step, (double)r->real_tokens, report->loss,
+                                         lr, report->grad_norm, 0, seconds, rate };
+    memcpy(lm_row.cells, cells, sizeof cells);
+    lm_row.pending = 1;
     session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
                   "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g,"
                   "\"elapsed\":%.9g}\n",
@@ -629,9 +669,14 @@ static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, dou
     session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_plan_bytes(r));
 }
 
-/* Writes the JSON event of an evaluation; `suffix` is the end of the event's text. */
+/* Writes the JSON event and the line of the log of an evaluation; `suffix` is the end of the event's
+ * text. */
 static void lm_report_eval(uint64_t step, double loss, const char *suffix)
 {
+    if (lm_row.pending || (double)step > lm_row.written) {
+        lm_row.cells[LM_LOG_STEP] = (double)step;
+        lm_log_write(&loss);
+    }
     const double elapsed = session.start > 0 ? session_now() - session.start : 0;
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
                   (unsigned long long)step, loss, elapsed, suffix);
@@ -647,7 +692,7 @@ static int lm_compare(const void *a, const void *b)
 /* Returns whether all output so far was written. If not, saves first, because the run will end. */
 static int lm_is_output_ok(lm_run *r)
 {
-    if (lm_all_reduce_max(r, !session_check_output()) == 0)
+    if (lm_all_reduce_max(r, !session_check_output() || lm_row.failed) == 0)
         return 1;
     r->save(r);
     return 0;
@@ -665,6 +710,8 @@ static int lm_after_step(lm_run *r, uint64_t step)
     if (lm.eval_every > 0 && lm.audit == NULL && (done || step % (uint64_t)lm.eval_every == 0) &&
         r->evaluate(r, step) != 0)
         return 1;
+    if (lm_row.pending)
+        lm_log_write(NULL);
     if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved && r->save(r) != 0)
         return 1;
     return !lm_is_output_ok(r);
@@ -854,7 +901,7 @@ static uint64_t lm_last_step(const lm_run *r)
     return r->ledger.audited != NULL ? r->ledger.last : (uint64_t)lm.steps;
 }
 
-/* Trains until step --steps or an interrupt. An interrupt cancels the current step, which then
+/* Trains until step --steps, an interrupt, or until r->enough is set. An interrupt cancels the current step, which then
  * changes nothing. */
 static int lm_train(lm_run *r)
 {
@@ -875,7 +922,7 @@ static int lm_train(lm_run *r)
         return 1;
     if (lm_all_reduce_max(r, lm_ledger_begin(r)) != 0)
         return 1;
-    while (step < lm_last_step(r) && !lm_is_stopped(r)) {
+    while (step < lm_last_step(r) && !lm_is_stopped(r) && !r->enough) {
         const double begin = session_now();
         gckpt_report report;
         r->step_rows = lm.batch;

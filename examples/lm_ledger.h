@@ -57,7 +57,8 @@ static const char lm_ledger_omits[] =
     "micro-batch threads device checkpoint budget eval-iters save-every samples temperature top-k "
     "top-p timeline json help ledger ledger-every ledger-key audit audit-until save resume plan "
     "summary profile frontier sample prompt tune-seconds shard timeout new epochs eval generate "
-    "merge export export-gguf memory-svg keep retention-data map";
+    "merge export export-gguf gguf-type memory-svg keep retention-data map log patience interactive "
+    "system accuracy";
 
 /* Prints an error, whose text may have parts of a ledger, and returns 1. */
 static int lm_ledger_refuse(const char *option, const char *text)

@@ -386,6 +386,7 @@ static inline uint64_t session_hash(uint64_t hash, const void *bytes, size_t siz
     return hash;
 }
 
+enum { SESSION_FILES = 24 };
 typedef enum { SESSION_READS, SESSION_WRITES, SESSION_SAVES } session_use;
 typedef struct {
     /* option: name of the option; path: its value, or NULL if the file is not used */
@@ -416,12 +417,12 @@ static int session_check_save(const char *option, const char *path, const struct
 
 /* Checks, before anything is computed, that all outputs can be written, and that no output is the
  * same file as an input or another output, even under another name. Does not change files, and
- * removes the files that it creates for the check. There are at most 16 files, inputs first.
- * Returns 0 or an exit status. */
+ * removes the files that it creates for the check. There are at most SESSION_FILES files, inputs
+ * first. Returns 0 or an exit status. */
 static int session_check_files(const session_file *files, int count)
 {
-    struct stat info[16];
-    int regular[16] = { 0 }, created[16] = { 0 }, status = 0;
+    struct stat info[SESSION_FILES];
+    int regular[SESSION_FILES] = { 0 }, created[SESSION_FILES] = { 0 }, status = 0;
     for (int i = 0; i < count && status == 0; i++) {
         const session_file *f = &files[i];
         int exists = f->path != NULL && stat(f->path, &info[i]) == 0;

@@ -1,6 +1,6 @@
-/* train_log.h - a CSV log with one line per epoch, and a function that formats numbers for
- * people. A training that was stopped and resumed logs no epoch twice. To use it, copy it and
- * change it as you like; train.h includes it for its option `log`. C99 or C++11.
+/* train_log.h - a CSV log with one line per epoch or step, and a function that formats numbers for
+ * people. A training that was stopped and resumed logs no epoch or step twice. To use it, copy it
+ * and change it as you like; train.h and lm.h include it for their option `log`. C99 or C++11.
  *
  *     if (train_log_open(path, header, epochs_done, error) != 0) ..
  *     const double *const cells[] = { &epoch, &loss, NULL };    // NULL for an empty cell
@@ -23,9 +23,9 @@ static inline const char *train_format(double x, char text[32])
     return text;
 }
 
-/* Returns how many bytes of the log to keep: the header and the complete lines of epochs up to
- * `epochs`. Returns 0 if the file is empty, or -1 if it is not a log with this header. */
-static inline long train_log_end(FILE *f, const char *header, int epochs)
+/* Returns how many bytes of the log to keep: the header and the complete lines whose first number, the
+ * epoch or step, is at most `last`. Returns 0 if the file is empty, or -1 if it is not a log with this header. */
+static inline long train_log_end(FILE *f, const char *header, long long last)
 {
     char line[1024];
     long end = (long)strlen(header);
@@ -34,17 +34,18 @@ static inline long train_log_end(FILE *f, const char *header, int epochs)
     if (strcmp(line, header) != 0)
         return -1;
     while (fgets(line, sizeof line, f) != NULL && strchr(line, '\n') != NULL &&
-           strtol(line, NULL, 10) >= 1 && strtol(line, NULL, 10) <= epochs)
+           line[0] >= '0' && line[0] <= '9' && strtoll(line, NULL, 10) <= last)
         end += (long)strlen(line);
     return end;
 }
 
-/* Opens or creates a log with the line `header`. Removes lines of epochs after `epochs` from an
+/* Opens or creates a log with the line `header`. Removes lines of epochs or steps after `last` from an
  * existing log. Leaves a file with another header unchanged. Returns 0, or -1 with `error`. */
-static inline int train_log_open(const char *path, const char *header, int epochs, char error[512])
+static inline int train_log_open(const char *path, const char *header, long long last,
+                                 char error[512])
 {
     FILE *f = fopen(path, "rb");
-    const long end = f != NULL ? train_log_end(f, header, epochs) : 0;
+    const long end = f != NULL ? train_log_end(f, header, last) : 0;
     const size_t size = end > 0 ? (size_t)end : strlen(header);
     char *text = (char *)malloc(size);
     int failed = end < 0 || text == NULL;

@@ -472,6 +472,93 @@ build/finetune --resume "$work/epoch" --epochs 2 --json - > "$work/more.json" 2>
 check "--resume with more --epochs gives the weights of one run" \
     test "$(field "$work/more.json" end weights_hash)" = "$(field "$work/two.json" end weights_hash)"
 
+# ---- log, early stopping, accuracy -----------------------------------------------------------------------
+printf '{"prompt": "2+2=", "answer": "4"}\n{"prompt": "3+3=", "answer": "6"}\n' > "$work/adds.jsonl"
+adds="$model --threads 1 --method full --data $work/adds.jsonl --validation $work/adds.jsonl --batch 2 --eval-every 10 --lr 1e-2"
+build/finetune $adds --steps 60 --save "$work/adds" --log "$work/adds.csv" > "$work/stdout" 2> "$work/stderr"
+check "--log: a line for each step, and one before the first" sh -c "test \$(wc -l < $work/adds.csv) -eq 62 &&
+    head -n 1 $work/adds.csv | grep -q '^step,tokens,loss,lr,grad_norm,val_loss,seconds,tokens_per_second\$' &&
+    sed -n 2p $work/adds.csv | grep -q '^0,,,,,[0-9.]*,,\$' && sed -n 12p $work/adds.csv | grep -q '^10,10,[^,]*,0.00999[^,]*,[^,]*,[0-9.]*,'"
+build/finetune $adds --steps 25 --save "$work/adds.b" --log "$work/addsb.csv" > "$work/stdout" 2> "$work/stderr"
+echo 26,unfinished >> "$work/addsb.csv"
+build/finetune --resume "$work/adds.b" --steps 60 --log "$work/addsb.csv" > "$work/stdout" 2> "$work/stderr"
+cut -d, -f 1-5 "$work/adds.csv" > "$work/adds.1"
+check "--log --resume: as in one run, no step twice" sh -c "cut -d, -f 1-5 $work/addsb.csv | cmp - $work/adds.1"
+check "--log of another file" fails_with 1 "log: $work/text is not the log" build/finetune $adds --steps 1 --log "$work/text"
+check "--log without training" fails_with 2 "omit it without --data" build/finetune $model --generate --log "$work/x.csv"
+stale="$run --data $work/text --eval-iters 2 --eval-every 2 --lr 1 --steps 90 --patience 3"
+build/finetune $stale --save "$work/stale" > "$work/stale.json" 2> "$work/stale.out"
+ended=$(field "$work/stale.json" end step)
+check "--patience ends at step $ended" sh -c "less() { awk \"BEGIN { exit !(\$1 < \$2) }\"; }; less ${ended:-90} 90 &&
+    grep -q '^early stop after step $ended: 3 evaluations without a loss below' $work/stale.out"
+check "--patience keeps the best weights" test "$(build/finetune $model --adapter "$work/stale" --data "$work/text" --validation "$work/text" \
+    --context 24 --eval > "$work/stdout" 2>&1; grep -c '^eval ' "$work/stdout")" = 1
+build/finetune $stale --steps $((ended - 4)) --save "$work/stale.b" > "$work/stdout" 2> "$work/stderr"
+build/finetune --resume "$work/stale.b" --steps 90 --json - > "$work/staleb.json" 2> "$work/stderr"
+check "--patience: a resumed run continues the count" sh -c "test '$(field "$work/staleb.json" end weights_hash)' = '$(field "$work/stale.json" end weights_hash)' &&
+    test '$(field "$work/staleb.json" end step)' = '$ended'"
+check "--patience: a run that has ended stays ended" says "^note   the training has ended: 3 evaluations" --resume "$work/stale"
+check "--patience without evaluations" fails_with 2 "eval-every above 0" build/finetune $text --patience 2 --eval-every 0
+printf '{"prompt": "2+2=", "answer": " 4\\n"}\n{"prompt": "3+3=", "answer": "6"}\n{"prompt": "3+3=", "answer": "7"}\n' > "$work/match.jsonl"
+check "--accuracy: answers, without white space" says "^accuracy 3 answers: exact match 0.6667 (standard error 0.3333)" \
+    --model "$work/adds" --accuracy "$work/match.jsonl"
+check "--accuracy of a text" fails_with 1 "rows of prompts and answers" build/finetune --model "$work/adds" --accuracy "$work/play"
+# The sums of log-probabilities are transformers' (5.24, float64), for the same weights.
+printf '{"question": "Which tea is green?", "choices": ["Sencha", "Earl Grey", "Gr\\u00fcn"], "answer": 0}\n%s\n' \
+    '{"question": "Two and two:", "choices": ["five", "four"], "answer": "four"}' > "$work/choices.jsonl"
+build/finetune --model "$work/talks" --chat none --threads 1 --accuracy "$work/choices.jsonl" --json - > "$work/choices.json" 2> "$work/stderr"
+check "--accuracy: sums of log-probabilities equal transformers'" sh -c "sed -n 's/.*\"logps\":\\[\\([^]]*\\).*/\\1/p' $work/choices.json | tr ',' '\\n' |
+    awk '{ split(\"-38.95238348695247 -55.70692902931887 -33.056265934346015 -28.0762555213718 -27.9799370973204\", want, \" \")
+        d = \$1 - want[NR]; if (d > 1e-5 || d < -1e-5) exit 1 } END { exit NR != 5 }'"
+check "--accuracy: acc, acc_norm" grep -q '"count":2,"acc":0.5,"acc_norm":0.5,"acc_token":0.5' "$work/choices.json"
+check "--accuracy with a chat template" says "^accuracy 2 questions: acc [01]" --model "$work/talks" --accuracy "$work/choices.jsonl"
+echo '{"question": "a", "choices": ["b", "c"], "answer": "d"}' > "$work/x.jsonl"
+check "--accuracy: an answer that is no choice" fails_with 1 "x.jsonl:1: .answer. must be the index or the text of a choice" \
+    build/finetune --model "$work/talks" --accuracy "$work/x.jsonl"
+
+# ---- a chat ----------------------------------------------------------------------------------------------
+talk() # talk OPTION..: chats with a model through a pipe
+{
+    build/finetune --interactive --threads 1 --json "$work/talk.json" "$@" > "$work/talk.out" 2> "$work/talk.err"
+}
+counts() # prints the tokens of each chat, and how many were computed
+{
+    sed -n 's/.*"answer","tokens":\([0-9]*\),"computed":\([0-9]*\).*"forgotten":\([0-9]*\).*/\1 \2 \3/p' "$work/talk.json" | tr '\n' ';'
+}
+printf 'Hi\nAnd\\\nyou?\n/reset\n\nHi\nAnd\\\nyou?\n/what\n/exit\nHi\n' | talk --model "$work/talks" --sample 8 --temperature 0
+check "--interactive: only new tokens are computed: $(counts)" test "$(counts)" = "52 52 0;129 70 0;52 1 0;129 70 0;"
+check "--interactive: a chat on the cache has the answers of a new one" sh -c "test -s $work/talk.out &&
+    head -c \$((\$(wc -c < $work/talk.out) / 2)) $work/talk.out > $work/half && cat $work/half $work/half | cmp - $work/talk.out"
+check "--interactive: notes go to standard error" sh -c "grep -q '^(Commands: /reset' $work/talk.err && ! grep -q '^(' $work/talk.out"
+printf 'Tea?\n' | talk --model "$work/talks" --adapter "$work/talks.tuned" --sample 20 --temperature 1 --system Short.
+build/finetune --model "$work/talks" --adapter "$work/talks.tuned" --threads 1 --generate --sample 20 --temperature 1 --system Short. \
+    --prompt Tea? > "$work/stdout" 2> "$work/stderr"
+check "--interactive: the answer of --generate" sh -c "grep -v '^chats ' $work/stdout | cmp - $work/talk.out"
+(for i in 1 2 3 4; do echo "Message $i is this one"; done; head -c 400 "$work/play" | tr '\n' ' '; echo; echo Hi) |
+    talk --model "$work/talks" --sample 8 --temperature 0
+check "--interactive: a full context forgets the oldest messages: $(counts)" sh -c "grep -q '^(The context of 256 tokens is full: forgot the oldest' $work/talk.err &&
+    grep -q '^(the message was left out: .* of a context of 256' $work/talk.err && test \$(grep -c '\"forgotten\":[1-9]' $work/talk.json) -ge 1 &&
+    test \$(grep -c '\"event\":\"answer\"' $work/talk.json) -eq 5"
+check "--interactive without a template" fails_with 2 "has no chat template that is known; name one with --chat" build/finetune $model --interactive
+check "--system without a place" fails_with 2 "system: a turn of the system" build/finetune --model "$work/talks" --chat mistral --system x --interactive
+check "--interactive with --data" fails_with 2 "interactive only chats; omit --data" build/finetune $text --interactive
+build/finetune --new llama:8x128x4x2x8192 --chat chatml --model "$work/slow" > "$work/stdout"
+rm -f "$work/fifo"
+mkfifo "$work/fifo"
+build/finetune --model "$work/slow" --interactive --context 8192 --sample 8000 --temperature 1 --top-k 0 --threads 1 --json "$work/talk.json" \
+    < "$work/fifo" > "$work/talk.out" 2> "$work/talk.err" &
+talker=$!
+exec 9> "$work/fifo"
+echo Hi >&9
+wait_for "$work/talk.out" .
+kill -INT $talker
+wait_for "$work/talk.err" '^(Stopped.)'
+echo /exit >&9
+exec 9>&-
+wait $talker
+check "--interactive: Ctrl-C ends an answer, not the chat" test $? -eq 0
+check "--interactive: a stopped answer is reported" grep -q '"event":"answer".*"end":"interrupt"' "$work/talk.json"
+
 # ---- GGUF ------------------------------------------------------------------------------------------------
 gguf=tests/golden/gguf
 check "--export-gguf: of a GGUF and of a folder the same" sh -c "
@@ -490,9 +577,20 @@ check "a GGUF without a tokenizer that is known" fails_with 1 "folder in Hugging
 check "--save of a name of a file" fails_with 2 "save $work/x.gguf: writes a folder" build/finetune $text --save "$work/x.gguf"
 check "--export-gguf over the model" fails_with 2 "it is also --model" \
     build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $gguf/llama-q8_0.gguf
-check "--export-gguf of nothing" fails_with 2 "or --adapter without --data" build/finetune $model --export-gguf "$work/x"
-check "--export-gguf of another method" fails_with 2 "needs --method lora with --save" \
-    build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
+check "--export-gguf of another name" fails_with 2 "its name must end in .gguf" build/finetune $model --export-gguf "$work/x"
+check "--export-gguf of another method" fails_with 2 "needs --method lora with --save, or with --merge" \
+    build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method houlsby
+check "--export-gguf: a whole model reloads to the same losses" sh -c "
+    build/finetune --model $work/talks --adapter $work/talks.tuned --merge $work/talks.whole --export-gguf $work/whole.gguf --gguf-type f32 |
+        grep -q '^exported $work/whole.gguf: a whole model as f32' &&
+    build/finetune --model $work/talks.whole --eval --data $work/text --context 24 --eval-iters 4 | grep '^eval ' > $work/whole.folder &&
+    build/finetune --model $work/whole.gguf --eval --data $work/text --context 24 --eval-iters 4 | grep '^eval ' > $work/whole.file &&
+    cmp $work/whole.folder $work/whole.file"
+check "--export-gguf: after training all weights, with the tokenizer and the chat template" sh -c "
+    build/finetune --model $work/talks --data $work/tea.jsonl --method full --eval-every 0 --steps 1 --export-gguf $work/full.gguf --gguf-type q8_0 &&
+    build/finetune --model $work/full.gguf --generate --prompt Tea? --sample 3 | grep -q \"^chats  chatml, by the model's tokenizer.chat_template\""
+check "--gguf-type of LoRA" fails_with 2 "needs --export-gguf of a whole model" build/finetune $text --save "$work/x" \
+    --export-gguf "$work/x.gguf" --gguf-type q8_0
 check "--export-gguf of biases" fails_with 2 "a GGUF holds LoRA's A and B only; omit" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
 # own_gguf FILE: writes a GGUF of a Llama with one block, Q8_0 matrices, one token for each byte, and a head that is not

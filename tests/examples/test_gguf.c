@@ -8,6 +8,7 @@
 #include "gradckpt.h"
 #include "check.h"
 #include "examples/adapters.h"
+#include "examples/gguf_export.h"
 #include "golden/gguf.h"
 #include "tuning.h"
 
@@ -559,6 +560,162 @@ static void test_converted(void)
     }
 }
 
+/* Bytes of one block that the Python package gguf 0.19 wrote (gguf.quants.quantize). */
+static void test_quantised(void)
+{
+    static const unsigned char q8_0[] = { 113, 33,  206, 10,  222, 26,  238, 127, 254, 210, 15,  227,
+                                          31,  243, 47,  3,   215, 20,  232, 36,  248, 52,  8,   220,
+                                          24,  236, 41,  253, 209, 13,  225, 29,  241, 46 };
+    static const unsigned char q4_0[] = { 102, 177, 171, 103, 154, 86,  121, 160, 104,
+                                          155, 87,  138, 182, 121, 165, 104, 155, 87 };
+    static const unsigned char f16[] = { 74,  184, 165, 46,  208, 181, 110, 52,  23,  178, 102, 61,  110,
+                                         164, 192, 183, 251, 48,  251, 180, 66,  53,  110, 176, 3,   56,
+                                         110, 40,  236, 182, 165, 50,  39,  180, 23,  54,  137, 173, 110,
+                                         56,  137, 45,  23,  182, 39,  52,  165, 178, 236, 54,  110, 168,
+                                         3,   184, 110, 48,  66,  181, 251, 52,  251, 176, 192, 55 };
+    static const unsigned char bf16[] = { 9,   191, 213, 61,  186, 190, 142, 62,  67,  190, 173, 63,  142,
+                                          188, 248, 190, 31,  62,  159, 190, 168, 62,  14,  190, 0,   63,
+                                          14,  61,  221, 190, 85,  62,  133, 190, 195, 62,  177, 189, 14,
+                                          63,  177, 61,  195, 190, 133, 62,  85,  190, 221, 62,  14,  189,
+                                          0,   191, 14,  62,  168, 190, 159, 62,  31,  190, 248, 62 };
+    static const struct {
+        int type;
+        const unsigned char *bytes;
+        size_t size;
+    } want[] = { { GGUF_T_Q8_0, q8_0, sizeof q8_0 },
+                 { GGUF_T_Q4_0, q4_0, sizeof q4_0 },
+                 { GGUF_T_F16, f16, sizeof f16 },
+                 { GGUF_T_BF16, bf16, sizeof bf16 } };
+    float x[32];
+    for (int i = 0; i < 32; i++)
+        x[i] = (float)((i * 37 % 64 - 31) * 0.0173 + (i == 5 ? 0.9 : 0));
+    for (int i = 0; i < 4; i++) {
+        unsigned char have[64];
+        CHECK(gguf_from_floats(want[i].type, x, 32, have) == 0);
+        CHECK_MSG(memcmp(have, want[i].bytes, want[i].size) == 0, "%s has other bytes",
+                  gguf_tensor_types[want[i].type].name);
+    }
+    /* every binary16 number that is finite returns to its bits; larger numbers are refused */
+    for (unsigned bits = 0; bits < 65536; bits++) {
+        const unsigned char half[] = { (unsigned char)bits, (unsigned char)(bits >> 8) };
+        const float value = gguf_from_f16(half);
+        if ((bits & 0x7c00) != 0x7c00)
+            CHECK_MSG(gguf_to_f16(value) == bits, "%x", bits);
+    }
+    const float large[] = { 65519, 65520 }, tiny[] = { 1.0f / 33554432, 1.5f / 33554432 };
+    unsigned char have[2];
+    CHECK(gguf_from_floats(GGUF_T_F16, large, 1, have) == 0);
+    CHECK(gguf_from_floats(GGUF_T_F16, large + 1, 1, have) != 0);
+    CHECK(gguf_to_f16(tiny[0]) == 0 && gguf_to_f16(tiny[1]) == 1);
+}
+
+/* Opens the tokenizer that is exported with golden models. */
+static void open_tokenizer(bpe *b, int spm)
+{
+    CHECK_MSG(gguf_open_tokenizer(b, spm ? "tests/golden/gguf_tokenizer/spm.gguf"
+                                         : "tests/golden/gguf_tokenizer/bpe.gguf") == 0,
+              "%s", b->error);
+}
+
+/* Compares the values of a model with those of the same model after it was written and read. */
+static void same_parameters(const char *what, const model_any *m, gckpt_store *s, gckpt_store *t)
+{
+    gckpt_parameter p, q;
+    CHECK(gckpt_store_count(s) == gckpt_store_count(t));
+    for (int k = 0; gckpt_store_get(s, k, &p) == GCKPT_OK; k++) {
+        const int norm = m->config.llama.plus_one && strstr(p.name, "norm.weight") != NULL;
+        int64_t wrong = 0;
+        CHECK(gckpt_store_get(t, gckpt_store_find(t, p.name), &q) == GCKPT_OK);
+        for (int64_t n = 0; n < p.elements; n++) /* of a norm, 1 + weight is stored */
+            wrong += norm ? bits_of(1 + p.values[n]) != bits_of(1 + q.values[n])
+                          : bits_of(p.values[n]) != bits_of(q.values[n]);
+        CHECK_MSG(wrong == 0, "%s: %ld values of %s are others", what, (long)wrong, p.name);
+    }
+}
+
+/* Whole models as F32: written with either kind of tokenizer and read again, all has its old bits. */
+static void test_exported(void)
+{
+    /* refused: part of the model that no key of GGUF expresses, or NULL */
+    static const struct {
+        const char *folder, *refused;
+    } models[] = { { "tests/golden/llama/gqa", NULL },
+                   { "tests/golden/llama/mistral", NULL },
+                   { "tests/golden/llama/qwen2", NULL },
+                   { "tests/golden/llama/qwen3", NULL },
+                   { "tests/golden/llama/gemma", NULL },
+                   { "tests/golden/windows/gemma3", NULL },
+                   { "tests/golden/llama/linear", NULL },
+                   { "tests/golden/llama/yarn", NULL },
+                   { "tests/golden/gpt2/model", NULL },
+                   { "tests/golden/llama/smollm3", "layers without rotary positions" },
+                   { "tests/golden/windows/gemma2", "scales or caps of scores" } };
+    enum { MODELS = sizeof models / sizeof models[0] };
+    for (int i = 0; i < MODELS; i++) {
+        model_any m, n;
+        bpe b, c;
+        gckpt_store *s = tuning_load(&m, models[i].folder, NULL), *t = gckpt_store_new(NULL);
+        open_tokenizer(&b, i % 2);
+        gguf_export e = { &m, s, &b, models[i].folder, GGUF_T_F32, m.config.eos };
+        const int failed = gguf_export_model(&e, in_folder("exported.gguf"));
+        CHECK_MSG(models[i].refused == NULL ? failed == 0
+                                            : failed && strstr(m.error, models[i].refused) != NULL,
+                  "%s: %s", models[i].folder, m.error);
+        if (!failed && CHECK_MSG(model_load(&n, t, path, NULL) == 0, "%s: %s", models[i].folder, n.error)) {
+            if (strcmp(m.config.type, "mistral") == 0) /* GGUF calls it llama */
+                m.config.type = "llama";
+            same_config(models[i].folder, &n.config, &m.config);
+            same_parameters(models[i].folder, &m, s, t);
+            CHECK_MSG(gguf_open_tokenizer(&c, path) == 0, "%s", c.error);
+            CHECK(gguf_tokenizer_difference(&b, &c) == NULL);
+            bpe_free(&c);
+        }
+        gckpt_store_free(s);
+        gckpt_store_free(t);
+        bpe_free(&b);
+        model_close(&m);
+        if (!failed)
+            model_close(&n);
+    }
+}
+
+/* A Q8_0 file has the tensors, with all bits, of the one that llama.cpp's converter wrote. */
+static void test_exported_q8_0(void)
+{
+    static const int32_t stops[] = { 2, -1 };
+    model_any m;
+    bpe b;
+    gguf have, want;
+    int same = 0;
+    gckpt_store *s = tuning_load(&m, "tests/golden/llama/gqa", NULL);
+    open_tokenizer(&b, 0);
+    gguf_export e = { &m, s, &b, "tests/golden/llama/gqa", GGUF_T_Q8_0, stops };
+    CHECK_MSG(gguf_export_model(&e, in_folder("exported.gguf")) == 0, "%s", m.error);
+    CHECK_MSG(gguf_open(&have, path) == 0, "%s", have.error);
+    CHECK_MSG(gguf_open(&want, "tests/golden/gguf/llama-q8_0.gguf") == 0, "%s", want.error);
+    CHECK(have.tensor_count == want.tensor_count);
+    for (size_t i = 0; i < want.tensor_count && i < have.tensor_count; i++) {
+        const gguf_tensor *p = &have.tensors[i], *q = &want.tensors[i];
+        unsigned char *x = malloc((size_t)p->bytes + 1), *y = malloc((size_t)q->bytes + 1);
+        CHECK_MSG(strcmp(p->name, q->name) == 0 && p->type == q->type && p->d[0] == q->d[0] &&
+                      p->d[1] == q->d[1],
+                  "%s %s and %s %s", p->name, gguf_tensor_types[p->type].name, q->name,
+                  gguf_tensor_types[q->type].name);
+        if (p->type == q->type && p->bytes == q->bytes &&
+            CHECK(gguf_read_bytes(&have, p->offset, x, (size_t)p->bytes) == 0 &&
+                  gguf_read_bytes(&want, q->offset, y, (size_t)q->bytes) == 0))
+            same += CHECK_MSG(memcmp(x, y, (size_t)p->bytes) == 0, "%s has other values", p->name);
+        free(x);
+        free(y);
+    }
+    CHECK(same == (int)want.tensor_count);
+    gguf_close(&have);
+    gguf_close(&want);
+    gckpt_store_free(s);
+    bpe_free(&b);
+    model_close(&m);
+}
+
 /* A model read from a GGUF file, saved as a folder and loaded again must be the same model. */
 static void test_saved_as_folder(void)
 {
@@ -966,6 +1123,9 @@ int main(int argc, char **argv)
     test_refused();
     test_models();
     test_converted();
+    test_quantised();
+    test_exported();
+    test_exported_q8_0();
     test_saved_as_folder();
     test_golden_adapter();
     test_adapters();
