@@ -10,7 +10,7 @@
  * size in the file, if no op of the graph moves the batch to another axis. Dropout is left out, and
  * batch norms use their running statistics. Channels stay the last axis: transposes are written
  * around convolutions and pools, which engines merge or remove. Attention, rotary positions, norms
- * and recurrent cells are written as the ops of which they consist (opset 18), so any engine runs
+ * and recurrent cells are written as the ops of which they consist (opset 19), so any engine runs
  * them; engines sum in another order, so that results differ in the last bits. Losses, caches and
  * user-defined ops are refused by name, and files of 2 GB or more. Returns 0, or -1 with the error
  * text; then there is no new file. C99 or C++11; include gradckpt.h first. */
@@ -385,16 +385,17 @@ static inline onnx_name onnx_norm(onnx_writer *w)
     return onnx_affine(w, x, onnx_word(w, 1), onnx_word(w, 2));
 }
 
-/* groupnorm: words groups, gain, bias. batchnorm: 0, gain, bias; its inputs 1 and 2 are mean and
- * variance. */
+/* groupnorm: words groups, gain, bias, epsilon (1e-5 if omitted). batchnorm: 0 for groups; its
+ * inputs 1 and 2 are mean and variance. */
 static inline onnx_name onnx_channel_norm(onnx_writer *w)
 {
     static const int64_t axes[] = { 1, 3 };
     const gckpt_shape s = w->node.shape;
     const int64_t channels = s.d[s.n - 1], groups = onnx_word(w, 0);
+    const float epsilon = w->word_count > 3 ? onnx_word_real(w, 3) : 1e-5f;
     onnx_name x = onnx_in(w, 0);
     if (groups == 0) {
-        onnx_name v = onnx_add2(w, "Add", onnx_in(w, 2), onnx_scalar(w, 1e-5));
+        onnx_name v = onnx_add2(w, "Add", onnx_in(w, 2), onnx_scalar(w, (double)epsilon));
         x = onnx_add2(w, "Sub", x, onnx_in(w, 1));
         x = onnx_add2(w, "Div", x, onnx_add(w, "Sqrt", NULL, v));
     } else {
@@ -402,7 +403,7 @@ static inline onnx_name onnx_channel_norm(onnx_writer *w)
         for (int i = 1; i < s.n - 1; i++)
             pixels *= s.d[i];
         const int64_t shape[] = { 0, pixels, groups, channels / groups };
-        x = onnx_normalise(w, onnx_reshape(w, x, 4, shape), 2, axes, 1, 1e-5f);
+        x = onnx_normalise(w, onnx_reshape(w, x, 4, shape), 2, axes, 1, epsilon);
         x = onnx_reshape(w, x, s.n, s.d);
     }
     return onnx_affine(w, x, onnx_word(w, 1), onnx_word(w, 2));
@@ -432,13 +433,12 @@ static inline onnx_name onnx_channels(onnx_writer *w, onnx_name x, int n, int fi
     return onnx_transpose(w, x, n, axes[first][n - 3]);
 }
 
-/* Adds the attributes of a window: words are pairs (size or 0, stride, padding), then optionally
- * dilations. The first of each pair is left out for signals. */
-static inline void onnx_window(onnx_buffer *a, const onnx_writer *w, int axes, int sizes,
-                               int dilated)
+/* Adds the attributes of a window: words are pairs (size, stride, padding, dilation). Convolutions
+ * have no size here, and signals only the second of each pair. */
+static inline void onnx_window(onnx_buffer *a, const onnx_writer *w, int axes, int sizes)
 {
     static const char *const names[] = { "kernel_shape", "strides", "pads", "dilations" };
-    for (int k = sizes ? 0 : 1; k < (dilated ? 4 : 3); k++) {
+    for (int k = sizes ? 0 : 1; k < 4; k++) {
         int64_t pair[4] = { onnx_word(w, 2 * k), onnx_word(w, 2 * k + 1), 0, 0 };
         if (axes == 1)
             pair[0] = pair[1];
@@ -451,17 +451,17 @@ static inline void onnx_window(onnx_buffer *a, const onnx_writer *w, int axes, i
     }
 }
 
-/* conv2d: words of gckpt_window (size, stride, padding, dilation, groups, output_padding), then 1
- * if it is transposed. Weights are (KH,KW,I/groups,O), or (KH,KW,O/groups,I). */
+/* conv2d: words of gckpt_window (size, stride, padding, dilation, groups, output_padding, and two of
+ * pools), then 1 if it is transposed. Weights are (KH,KW,I/groups,O), or (KH,KW,O/groups,I). */
 static inline onnx_name onnx_conv(onnx_writer *w)
 {
     static const int64_t axes[] = { 3, 2, 0, 1 };
-    const int transposed = onnx_word(w, 11);
+    const int transposed = onnx_word(w, 13);
     const int64_t more[2] = { onnx_word(w, 9), onnx_word(w, 10) };
     const onnx_name out = onnx_fresh(w), x = onnx_channels(w, onnx_in(w, 0), 4, 1),
                     filter = onnx_transpose(w, onnx_in(w, 1), 4, axes);
     onnx_buffer a = { NULL, 0, 0, 0 };
-    onnx_window(&a, w, 2, 0, 1);
+    onnx_window(&a, w, 2, 0);
     onnx_attribute(&a, "group", onnx_word(w, 8));
     if (transposed)
         onnx_attribute_list(&a, "output_padding", 2, more);
@@ -470,15 +470,16 @@ static inline onnx_name onnx_conv(onnx_writer *w)
     return onnx_channels(w, out, 4, 0);
 }
 
-/* max_pool, average_pool: words size, stride, padding. */
+/* max_pool, average_pool: words size, stride, padding, dilation, ceil, exclude_padding. */
 static inline onnx_name onnx_pool(onnx_writer *w, int max)
 {
     const int n = w->node.shape.n;
     const onnx_name x = onnx_channels(w, onnx_in(w, 0), n, 1);
     onnx_buffer a = { NULL, 0, 0, 0 };
-    onnx_window(&a, w, n - 2, 1, 0);
+    onnx_window(&a, w, n - 2, 1);
+    onnx_attribute(&a, "ceil_mode", onnx_word(w, 8));
     if (!max)
-        onnx_attribute(&a, "count_include_pad", 1);
+        onnx_attribute(&a, "count_include_pad", !onnx_word(w, 9));
     return onnx_channels(w, onnx_add(w, max ? "MaxPool" : "AveragePool", &a, x), n, 0);
 }
 
@@ -768,7 +769,7 @@ static inline onnx_name onnx_product(onnx_writer *w)
     return w->node.inputs > 2 ? onnx_add2(w, "Add", y, onnx_in(w, 2)) : y;
 }
 
-/* slice: words begin and end, two each, axis. permute: n, axes. pad: axis, before, after, value.
+/* slice: words begin and end, two each, axis. permute: n, axes. pad: axis, before, after, value, mode.
  * concat, sum, mean, max, argmax: axis. */
 static inline onnx_name onnx_axes(onnx_writer *w, const char *op)
 {
@@ -792,9 +793,15 @@ static inline onnx_name onnx_axes(onnx_writer *w, const char *op)
         int64_t ends[2 * GCKPT_MAX_DIMS] = { 0 };
         ends[axis] = onnx_word(w, 1);
         ends[n + axis] = onnx_word(w, 2);
-        const onnx_name out = onnx_fresh(w), pads = onnx_integers(w, 2 * n, ends),
-                        value = onnx_scalar(w, (double)onnx_word_real(w, 3));
-        onnx_node_to(w, "Pad", out.text, NULL, w->in[0], pads.text, value.text);
+        const int mode = onnx_word(w, 4);
+        const onnx_name out = onnx_fresh(w), pads = onnx_integers(w, 2 * n, ends);
+        onnx_attribute_text(&a, "mode",
+                            mode == GCKPT_PAD_VALUE     ? "constant"
+                            : mode == GCKPT_PAD_REFLECT ? "reflect"
+                                                        : "edge");
+        onnx_node_to(w, "Pad", out.text, &a, w->in[0], pads.text,
+                     mode == GCKPT_PAD_VALUE ? onnx_scalar(w, (double)onnx_word_real(w, 3)).text
+                                             : NULL);
         return out;
     }
     if (strcmp(op, "concat") == 0) {
@@ -823,17 +830,33 @@ static const struct {
     const char *op, *onnx, *attribute;
     int last;
 } onnx_simple[] = {
-    { "relu", "Relu", NULL, 0 },         { "tanh", "Tanh", NULL, 0 },
-    { "sigmoid", "Sigmoid", NULL, 0 },   { "exp", "Exp", NULL, 0 },
-    { "log", "Log", NULL, 0 },           { "sqrt", "Sqrt", NULL, 0 },
-    { "abs", "Abs", NULL, 0 },           { "reciprocal", "Reciprocal", NULL, 0 },
-    { "sin", "Sin", NULL, 0 },           { "cos", "Cos", NULL, 0 },
-    { "softplus", "Softplus", NULL, 0 }, { "detach", "Identity", NULL, 0 },
-    { "dropout", "Identity", NULL, 0 },  { "leaky_relu", "LeakyRelu", "alpha", 0 },
-    { "softmax", "Softmax", NULL, 1 },   { "log_softmax", "LogSoftmax", NULL, 1 },
-    { "add", "Add", NULL, 0 },           { "sub", "Sub", NULL, 0 },
-    { "mul", "Mul", NULL, 0 },           { "div", "Div", NULL, 0 },
-    { "maximum", "Max", NULL, 0 },       { "minimum", "Min", NULL, 0 },
+    { "relu", "Relu", NULL, 0 },
+    { "tanh", "Tanh", NULL, 0 },
+    { "sigmoid", "Sigmoid", NULL, 0 },
+    { "exp", "Exp", NULL, 0 },
+    { "log", "Log", NULL, 0 },
+    { "sqrt", "Sqrt", NULL, 0 },
+    { "abs", "Abs", NULL, 0 },
+    { "reciprocal", "Reciprocal", NULL, 0 },
+    { "sin", "Sin", NULL, 0 },
+    { "cos", "Cos", NULL, 0 },
+    { "softplus", "Softplus", NULL, 0 },
+    { "detach", "Identity", NULL, 0 },
+    { "dropout", "Identity", NULL, 0 },
+    { "leaky_relu", "LeakyRelu", "alpha", 0 },
+    { "elu", "Elu", "alpha", 0 },
+    { "selu", "Selu", NULL, 0 },
+    { "mish", "Mish", NULL, 0 },
+    { "hardswish", "HardSwish", NULL, 0 },
+    { "prelu", "PRelu", NULL, 0 },
+    { "softmax", "Softmax", NULL, 1 },
+    { "log_softmax", "LogSoftmax", NULL, 1 },
+    { "add", "Add", NULL, 0 },
+    { "sub", "Sub", NULL, 0 },
+    { "mul", "Mul", NULL, 0 },
+    { "div", "Div", NULL, 0 },
+    { "maximum", "Max", NULL, 0 },
+    { "minimum", "Min", NULL, 0 },
 };
 
 /* The other elementwise ops, of word 0 and word 1. */
@@ -1038,10 +1061,10 @@ static inline size_t onnx_write_graph(onnx_writer *w, FILE *f)
 static inline int onnx_write(onnx_writer *w, const char *path)
 {
     onnx_buffer head = { NULL, 0, 0, 0 }, opset = { NULL, 0, 0, 0 };
-    onnx_int(&head, 1, 8);
+    onnx_int(&head, 1, 9);
     onnx_text(&head, 2, "gradckpt.h");
     onnx_text(&opset, 1, "");
-    onnx_int(&opset, 2, 18);
+    onnx_int(&opset, 2, 19);
     onnx_message(&head, 8, &opset);
     onnx_text(&w->graph_nodes, 2, "graph");
     const size_t size = onnx_write_graph(w, NULL);

@@ -49,7 +49,8 @@ static gckpt_tensor *signal(net *n)
 
 static void build_elementwise(net *n)
 {
-    gckpt_tensor *x = signal(n), *positive = gckpt_softplus(x), *w = param(n, "w", gckpt_shape1(C));
+    gckpt_tensor *x = signal(n), *positive = gckpt_activation(x, GCKPT_SOFTPLUS, 0),
+                 *w = param(n, "w", gckpt_shape1(C));
     gckpt_tensor *bytes = gckpt_input(n->g, "bytes", GCKPT_U8, gckpt_shape2(B, C));
     n->feeds[1] = (gckpt_feed){ gckpt_id(bytes), n->bytes };
     gckpt_tensor *y = gckpt_add(gckpt_relu(x), gckpt_gelu(x));
@@ -59,10 +60,14 @@ static void build_elementwise(net *n)
     y = gckpt_add(gckpt_minimum(y, gckpt_sqrt(positive)), gckpt_abs(x));
     output(n, "functions",
            gckpt_add(gckpt_mul(y, gckpt_sin(x)), gckpt_cos(gckpt_reciprocal(positive))));
-    y = gckpt_leaky_relu(gckpt_pow(positive, 1.7f), 0.2f);
+    y = gckpt_activation(gckpt_pow(positive, 1.7f), GCKPT_LEAKY_RELU, 0.2f);
     output(n, "numbers",
            gckpt_add(gckpt_clamp(y, 0.3f, 1.5f), gckpt_dropout(gckpt_detach(w), 0.5f)));
     output(n, "chosen", gckpt_where(gckpt_relu(x), gckpt_softmax(x), gckpt_log_softmax(w)));
+    y = gckpt_sub(gckpt_activation(x, GCKPT_ELU, 0.7f), gckpt_activation(x, GCKPT_SELU, 0));
+    y = gckpt_add(gckpt_add(y, gckpt_activation(x, GCKPT_MISH, 0)),
+                  gckpt_activation(x, GCKPT_HARDSWISH, 0));
+    output(n, "more", gckpt_add(y, gckpt_prelu(x, w)));
     output(n, "bytes.f32", gckpt_from_u8(bytes, 0.0625f, -1));
 }
 
@@ -76,7 +81,9 @@ static void build_axes(net *n)
     gckpt_tensor *parts[] = { gckpt_slice(x, 1, 1, 4), gckpt_slice(x, 1, -2, T) };
     output(n, "sum", gckpt_sum(gckpt_concat(parts, 2, 1), 1));
     output(n, "mean", gckpt_mean(gckpt_permute(x, axes, 3), -1));
-    output(n, "max", gckpt_max(gckpt_pad(x, -2, 1, 2, 0.5f), 1));
+    output(n, "max", gckpt_max(gckpt_pad(x, -2, 1, 2, GCKPT_PAD_VALUE, 0.5f), 1));
+    output(n, "reflected",
+           gckpt_pad(gckpt_pad(x, 1, 3, 2, GCKPT_PAD_REFLECT, 0), 2, 1, 4, GCKPT_PAD_REPLICATE, 0));
     output(n, "argmax", gckpt_argmax(x, 2));
     output(n, "embed",
            gckpt_add(gckpt_embed(table, index),
@@ -110,17 +117,25 @@ static void build_images(net *n)
            gckpt_conv2d_transposed(y, param(n, "up", gckpt_shape4(3, 2, 4, 6)), NULL, &up));
     output(n, "max", gckpt_max_pool(x, &pool));
     output(n, "average", gckpt_average_pool(x, &pool));
+    const gckpt_window wide = {
+        .size = { 3, 2 }, .stride = { 2, 3 }, .padding = { 1, 1 }, .dilation = { 1, 3 }, .ceil = 1
+    };
+    const gckpt_window own = {
+        .size = { 3, 3 }, .stride = { 2, 2 }, .padding = { 1, 1 }, .ceil = 1, .exclude_padding = 1
+    };
+    output(n, "max of taps", gckpt_max_pool(x, &wide));
+    output(n, "average without padding", gckpt_average_pool(x, &own));
     output(n, "nearest", gckpt_upsample(x, 13, 20, GCKPT_NEAREST));
     output(n, "bilinear", gckpt_upsample(x, 13, 5, GCKPT_BILINEAR));
     output(n, "aligned", gckpt_upsample(x, 20, 11, GCKPT_BILINEAR_ALIGNED));
     gckpt_tensor *gain = param(n, "gain", gckpt_shape1(C)),
                  *bias = param(n, "bias", gckpt_shape1(C));
-    output(n, "groups", gckpt_groupnorm(x, 2, gain, bias));
+    output(n, "groups", gckpt_groupnorm(x, 2, gain, bias, 1e-6f));
     gckpt_tensor *mean =
         gckpt_running(n->g, "mean", gckpt_shape1(C), (gckpt_init){ 0, 0, 0.2f }, 0.1f);
     gckpt_tensor *variance =
         gckpt_running(n->g, "variance", gckpt_shape1(C), (gckpt_init){ 0, 0, 0.7f }, 0.1f);
-    output(n, "batch", gckpt_batchnorm(x, NULL, bias, mean, variance));
+    output(n, "batch", gckpt_batchnorm(x, NULL, bias, mean, variance, 1e-3f));
     output(n, "pooled", gckpt_global_average_pool(x));
     gckpt_tensor *s = gckpt_reshape(x, gckpt_shape3(B, 72, C));
     output(n, "signal",
