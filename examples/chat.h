@@ -8,8 +8,8 @@
  *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // before an answer
  *     chat_free(&c);
  *
- * A model's chat_template is a Jinja program, which jinja.h runs. For messages with tools, reasoning
- * and other keys, call chat_begin, chat_add_json for each message, and chat_encode_added. Special
+ * A model's chat_template is a Jinja program, which jinja.h runs. For messages with tools,
+ * reasoning and other keys, call chat_begin, chat_add_json for each message, and chat_encode_added. Special
  * tokens in a template's text become these tokens. A message's text stays text even if it spells a
  * special token: each byte of the rendered text carries a mark of the message that it comes from.
  * An answer is tokenised separately from the text before it, as it is during generation.
@@ -44,27 +44,31 @@ enum { CHAT_GIVEN = 1, CHAT_MESSAGE = 2, CHAT_MOST_MESSAGES = 32000 };
 static const struct {
     const char *name, *text;
 } chat_templates[] = {
-    { "chatml", "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
-                "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}" },
+    { "chatml",
+      "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}" },
     { "llama3", "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' ~ m.role ~ "
                 "'<|end_header_id|>\\n\\n' ~ m.content | trim ~ '<|eot_id|>' }}{% endfor %}"
                 "{% if add_generation_prompt %}"
                 "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}" },
-    { "gemma", "{{ bos_token }}{% set system = messages and messages[0].role == 'system' %}"
-               "{% for m in messages[1 if system else 0:] %}"
-               "{% if m.role != ('assistant' if loop.index0 % 2 else 'user') %}"
-               "{{ raise_exception('user and assistant must alternate') }}{% endif %}"
-               "{{ '<start_of_turn>' ~ ('user' if m.role == 'user' else 'model') ~ '\\n' ~ "
-               "(messages[0].content ~ '\\n\\n' if system and loop.first else '') ~ m.content | trim ~ "
-               "'<end_of_turn>\\n' }}{% endfor %}"
-               "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}" },
+    { "gemma",
+      "{{ bos_token }}{% set system = messages and messages[0].role == 'system' %}"
+      "{% for m in messages[1 if system else 0:] %}"
+      "{% if m.role != ('assistant' if loop.index0 % 2 else 'user') %}"
+      "{{ raise_exception('user and assistant must alternate') }}{% endif %}"
+      "{{ '<start_of_turn>' ~ ('user' if m.role == 'user' else 'model') ~ '\\n' ~ "
+      "(messages[0].content ~ '\\n\\n' if system and loop.first else '') ~ m.content | trim ~ "
+      "'<end_of_turn>\\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}" },
     { "mistral", "{{ bos_token }}{% for m in messages %}"
                  "{% if m.role != ('assistant' if loop.index0 % 2 else 'user') %}"
                  "{{ raise_exception('user and assistant must alternate') }}{% endif %}"
-                 "{{ '[INST] ' ~ m.content ~ '[/INST]' if m.role == 'user' else ' ' ~ m.content | trim ~ eos_token }}"
+                 "{{ '[INST] ' ~ m.content ~ '[/INST]' if m.role == 'user' else "
+                 "' ' ~ m.content | trim ~ eos_token }}"
                  "{% endfor %}" },
-    { "zephyr", "{% for m in messages %}{{ '<|' ~ m.role ~ '|>\\n' ~ m.content ~ eos_token ~ '\\n' }}"
-                "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}" },
+    { "zephyr",
+      "{% for m in messages %}{{ '<|' ~ m.role ~ '|>\\n' ~ m.content ~ eos_token ~ '\\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}" },
 };
 enum { CHAT_TEMPLATES = sizeof chat_templates / sizeof chat_templates[0] };
 
@@ -160,8 +164,9 @@ static inline int chat_select_named(chat *c, const char *name)
     char names[256];
     if (chat_select(c, name) == 0)
         return 0;
-    return c->error[0] != 0 ? -1
-                            : chat_fail(c, "%s: allowed is %s", name, chat_list_names(names, sizeof names));
+    return c->error[0] != 0
+               ? -1
+               : chat_fail(c, "%s: allowed is %s", name, chat_list_names(names, sizeof names));
 }
 
 /* Reads a token of tokenizer_config.json into c->bos_eos[which]. It is a string, or an object whose
@@ -194,7 +199,9 @@ static inline int chat_read_config(chat *c, json *d)
         snprintf(c->source, sizeof c->source, "tokenizer_config.json");
     if (d->error[0] != 0)
         return chat_fail(c, "%s", d->error);
-    return json_kind_of(d, at) == JSON_STRING ? chat_use(c, "model", json_text(d, at), json_size(d, at)) : 0;
+    return json_kind_of(d, at) == JSON_STRING
+               ? chat_use(c, "model", json_text(d, at), json_size(d, at))
+               : 0;
 }
 
 /* Opens a template. If `name` is not NULL, it is a name in chat_templates. Otherwise it is the one
@@ -223,7 +230,8 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
         fclose(f);
         snprintf(c->source, sizeof c->source, "chat_template.jinja");
         const char *text = json_read_text(&d, path, &size);
-        const int failed = text == NULL ? chat_fail(c, "%s", d.error) : chat_use(c, "model", text, size);
+        const int failed =
+            text == NULL ? chat_fail(c, "%s", d.error) : chat_use(c, "model", text, size);
         json_free(&d);
         if (failed)
             return -1;
@@ -250,19 +258,23 @@ static inline int chat_use_custom(chat *c)
     size_t n = (size_t)sprintf(text, "{%% for m in messages %%}");
     for (int i = 0; i < CHAT_ROLES; i++) {
         const int known = c->custom[i][0][0] != 0 || c->custom[i][1][0] != 0;
-        n += (size_t)sprintf(text + n, "{%% %s m.role == '%s' %%}{{ ", i > 0 ? "elif" : "if", chat_roles[i]);
+        n += (size_t)sprintf(text + n, "{%% %s m.role == '%s' %%}{{ ", i > 0 ? "elif" : "if",
+                             chat_roles[i]);
         if (known) {
             chat_quote(text, &n, c->custom[i][0]);
             n += (size_t)sprintf(text + n, " ~ m.content ~ ");
             chat_quote(text, &n, c->custom[i][1]);
         } else {
-            n += (size_t)sprintf(text + n, i == CHAT_SYSTEM ? "raise_exception('a turn of the system needs --system-turn')"
-                                                           : "m.content");
+            n += (size_t)sprintf(text + n,
+                                 i == CHAT_SYSTEM
+                                     ? "raise_exception('a turn of the system needs --system-turn')"
+                                     : "m.content");
         }
         n += (size_t)sprintf(text + n, " }}");
     }
-    n += (size_t)sprintf(text + n, "{%% else %%}{{ raise_exception('a turn of the ' ~ m.role ~ ' is not known') }}"
-                                   "{%% endif %%}{%% endfor %%}{%% if add_generation_prompt %%}{{ ");
+    n += (size_t)sprintf(
+        text + n, "{%% else %%}{{ raise_exception('a turn of the ' ~ m.role ~ ' is not known') }}"
+                  "{%% endif %%}{%% endfor %%}{%% if add_generation_prompt %%}{{ ");
     chat_quote(text, &n, c->custom[CHAT_ASSISTANT][0]);
     n += (size_t)sprintf(text + n, " }}{%% endif %%}");
     return chat_use(c, "own", text, n);
@@ -289,17 +301,19 @@ static inline int chat_set_turn(chat *c, chat_role role, const char *text)
             p++;
         }
         if (n + 1 == sizeof c->custom[role][side])
-            return chat_fail(c, "a turn of the %s: the texts before and after {} may have at most "
-                                "255 bytes each",
+            return chat_fail(c,
+                             "a turn of the %s: the texts before and after {} may have at most "
+                             "255 bytes each",
                              chat_roles[role]);
         c->custom[role][side][n++] = ch;
     }
     c->custom[role][side][n] = 0;
     if (side == 0)
-        return chat_fail(c,
-                         "a turn of the %s, \"%.80s\": expected {} in the place of the message, as in "
-                         "\"<|user|>\\n{}</s>\\n\"",
-                         chat_roles[role], text);
+        return chat_fail(
+            c,
+            "a turn of the %s, \"%.80s\": expected {} in the place of the message, as in "
+            "\"<|user|>\\n{}</s>\\n\"",
+            chat_roles[role], text);
     return chat_use_custom(c);
 }
 
@@ -324,7 +338,8 @@ static inline int chat_run(chat *c, void (*body)(jinja *j, void *user), chat_tas
         return 0;
     if (task->says != NULL)
         return chat_fail(c, "message %d: %s", (int)c->messages.size + 1, task->says);
-    return chat_fail(c, "%s%s", c->program.at != SIZE_MAX ? "the chat template, " : "", c->program.error);
+    return chat_fail(c, "%s%s", c->program.at != SIZE_MAX ? "the chat template, " : "",
+                     c->program.error);
 }
 
 static inline void chat_clear(chat *c)
@@ -349,7 +364,8 @@ static inline void chat_add_body(jinja *j, void *user)
     m.items[0] = jinja_c_string("role");
     m.items[1] = jinja_c_string(chat_roles[t->turn->role]);
     m.items[2] = jinja_c_string("content");
-    m.items[3] = jinja_string(t->turn->text, t->turn->size, (uint16_t)(CHAT_MESSAGE + t->c->messages.size));
+    m.items[3] =
+        jinja_string(t->turn->text, t->turn->size, (uint16_t)(CHAT_MESSAGE + t->c->messages.size));
     chat_append_message(j, t->c, m);
 }
 
@@ -364,9 +380,10 @@ static inline int chat_add(chat *c, const chat_turn *turn)
  * text, so it may not have characters that special tokens consist of. */
 static inline jinja_value chat_role_of(chat_task *t, jinja_value role)
 {
-    static const char *const others[][2] = { { "human", "user" },       { "gpt", "assistant" },
-                                             { "chatgpt", "assistant" }, { "model", "assistant" },
-                                             { "bot", "assistant" },     { "observation", "tool" } };
+    static const char *const others[][2] = {
+        { "human", "user" },      { "gpt", "assistant" }, { "chatgpt", "assistant" },
+        { "model", "assistant" }, { "bot", "assistant" }, { "observation", "tool" }
+    };
     role.mark = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (jinja_is(&role, others[i][0]))
@@ -390,7 +407,8 @@ static inline jinja_value chat_content_of(jinja *j, chat_task *t, jinja_value co
     for (size_t i = 0; content.kind == JINJA_LIST && i < content.size; i++) {
         const jinja_value *part = &content.items[i];
         const jinja_value *kind = part->kind == JINJA_DICT ? jinja_find(j, part, &type) : NULL;
-        const jinja_value *found = kind != NULL && jinja_is(kind, "text") ? jinja_find(j, part, &text) : NULL;
+        const jinja_value *found =
+            kind != NULL && jinja_is(kind, "text") ? jinja_find(j, part, &text) : NULL;
         if (found == NULL || found->kind != JINJA_STRING) {
             content.kind = JINJA_NONE;
             break;
@@ -407,7 +425,8 @@ static inline void chat_add_json_body(jinja *j, void *user)
     static const char *const names[][2] = { { "from", "role" }, { "value", "content" } };
     static const char *const reasoning[] = { "reasoning_content", "thinking", "reasoning" };
     chat_task *t = (chat_task *)user;
-    const jinja_value from = jinja_from_json(j, t->d, t->at, (uint16_t)(CHAT_MESSAGE + t->c->messages.size));
+    const jinja_value from =
+        jinja_from_json(j, t->d, t->at, (uint16_t)(CHAT_MESSAGE + t->c->messages.size));
     const jinja_value role = jinja_c_string("role"), content = jinja_c_string("content"),
                       calls = jinja_c_string("tool_calls");
     if (from.kind != JINJA_DICT) {
@@ -530,10 +549,12 @@ static inline void chat_probe_body(jinja *j, void *user)
         chat_add_body(j, t);
     }
     chat_render_some(j, c, 4, 0, &all);
-    size_t first = chat_first_data(&all, 0, CHAT_MESSAGE + 1) + 1, last = chat_first_data(&all, 0, CHAT_MESSAGE + 3) + 1;
+    size_t first = chat_first_data(&all, 0, CHAT_MESSAGE + 1) + 1,
+           last = chat_first_data(&all, 0, CHAT_MESSAGE + 3) + 1;
     while (first < all.size && chat_origin(&all, first) == 0 && c->tail_size < sizeof c->tail) {
         c->tail[c->tail_size] = all.text[first++];
-        c->tail_common += c->tail_common == c->tail_size && last < all.size && all.text[last++] == c->tail[c->tail_size];
+        c->tail_common += c->tail_common == c->tail_size && last < all.size &&
+                          all.text[last++] == c->tail[c->tail_size];
         c->tail_size++;
     }
 }
@@ -578,9 +599,12 @@ static inline size_t chat_answer_begin(jinja *j, chat *c, size_t i)
         chat_render_some(j, c, i, 0, &ended);
         j->at = SIZE_MAX;
         if (n <= ended.size - chat_last_data(&ended, ended.size))
-            jinja_fail(j, "message %d: the request for this answer is not before the answer, so it is not clear "
-                          "where the answer begins; leave out earlier answers, or use a template with {%% generation %%}",
-                       (int)i + 1);
+            jinja_fail(
+                j,
+                "message %d: the request for this answer is not before the answer, so it is not "
+                "clear where the answer begins; leave out earlier answers, or use a template with "
+                "{%% generation %%}",
+                (int)i + 1);
     }
     jinja_release(j, before);
     return first + n;
@@ -588,7 +612,8 @@ static inline size_t chat_answer_begin(jinja *j, chat *c, size_t i)
 
 /* Returns the offset at which an answer that begins at `first` ends: after the text `end`, or if it
  * has none after the message's last byte. */
-static inline size_t chat_answer_end(const chat *c, size_t i, size_t first, const char *end, size_t n)
+static inline size_t chat_answer_end(const chat *c, size_t i, size_t first, const char *end,
+                                     size_t n)
 {
     const jinja_text *all = &c->out;
     const size_t most = chat_first_data(all, first, (unsigned)(CHAT_MESSAGE + i + 1));
@@ -609,12 +634,16 @@ static inline void chat_check_omitted(jinja *j, const chat *c)
     for (size_t i = 0; i < c->out.size; i++)
         seen[chat_origin(&c->out, i)] = 1;
     for (size_t i = 0; i < c->messages.size; i++) {
-        const jinja_value *text = chat_value(j, c, i, "content"), *who = chat_value(j, c, i, "role");
+        const jinja_value *text = chat_value(j, c, i, "content"),
+                          *who = chat_value(j, c, i, "role");
         j->at = SIZE_MAX;
         if (!seen[CHAT_MESSAGE + i] && text != NULL && text->kind == JINJA_STRING &&
             jinja_strip(*text, 1, 1, NULL).size > 0)
-            jinja_fail(j, "the template omits message %d (%.*s); remove it, or move its text to another one",
-                       (int)i + 1, (int)(who != NULL && who->size < 40 ? who->size : 0), who != NULL ? who->text : "");
+            jinja_fail(
+                j,
+                "the template omits message %d (%.*s); remove it, or move its text to another one",
+                (int)i + 1, (int)(who != NULL && who->size < 40 ? who->size : 0),
+                who != NULL ? who->text : "");
     }
 }
 
@@ -631,14 +660,18 @@ static inline void chat_render_body(jinja *j, void *user)
         generated |= c->out.marks[i] & JINJA_GENERATED;
     for (size_t i = 0, end; generated && i < c->out.size; i = end) {
         unsigned most = 0;
-        for (end = i; end < c->out.size && ((c->out.marks[end] ^ c->out.marks[i]) & JINJA_GENERATED) == 0; end++)
+        for (end = i;
+             end < c->out.size && ((c->out.marks[end] ^ c->out.marks[i]) & JINJA_GENERATED) == 0;
+             end++)
             most = chat_origin(&c->out, end) > most ? chat_origin(&c->out, end) : most;
-        if ((c->out.marks[i] & JINJA_GENERATED) != 0 && most >= (t->first > 0 ? CHAT_MESSAGE + t->first : 0))
+        if ((c->out.marks[i] & JINJA_GENERATED) != 0 &&
+            most >= (t->first > 0 ? CHAT_MESSAGE + t->first : 0))
             memset(c->targets + i, 1, end - i);
     }
     c->empty = 0;
     for (size_t i = t->first; i < c->messages.size; i++) {
-        const jinja_value *role = chat_value(j, c, i, "role"), *text = chat_value(j, c, i, "content");
+        const jinja_value *role = chat_value(j, c, i, "role"),
+                          *text = chat_value(j, c, i, "content");
         if (role == NULL || !jinja_is(role, chat_roles[CHAT_ASSISTANT]))
             continue;
         c->empty += (text == NULL || text->size == 0) && chat_value(j, c, i, "tool_calls") == NULL;
@@ -703,7 +736,8 @@ static inline size_t chat_end_size(const chat *c, const bpe *b)
             break;
     }
     if (size == 0)
-        for (size = i < c->tail_common ? i : c->tail_common; size > 0 && strchr(" \n\t\r", c->tail[size - 1]) != NULL;)
+        for (size = i < c->tail_common ? i : c->tail_common;
+             size > 0 && strchr(" \n\t\r", c->tail[size - 1]) != NULL;)
             size--;
     return size;
 }
@@ -755,8 +789,8 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t
 /* Tokenises n bytes of text. If the first `count` tokens equal `known`, appends the tokens after
  * them and returns 1. If they differ, appends nothing and returns 0. Returns -1 with to->error
  * after an error. */
-static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
-                            size_t count, bpe_tokens *to)
+static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags,
+                                   const int32_t *known, size_t count, bpe_tokens *to)
 {
     bpe_tokens all = { NULL, 0, 0, "" };
     int status = bpe_encode(b, text, n, flags, &all) != 0 ? -1 : 0;
@@ -801,7 +835,7 @@ static inline int chat_after_newline(bpe *b, const char *text, size_t n, int fla
  * of its tokens extends across `done`, the tokens of the bytes after a newline. flags: flags of
  * bpe_encode for the whole text. */
 static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, int flags,
-                             size_t from, bpe_tokens *to)
+                              size_t from, bpe_tokens *to)
 {
     bpe_tokens one = { NULL, 0, 0, "" };
     const int inside = flags | (done > 0 ? BPE_NOT_FIRST : 0);
@@ -854,7 +888,8 @@ static inline int chat_push(chat_writer *w, const char *text, size_t n)
     return 0;
 }
 
-/* Appends the tokens of n bytes of a part. Text of the template and of turns is collected, and tokenised as
+/* Appends the tokens of n bytes of a part. Text of the template and of messages is collected, and
+ * tokenised as
  * one text when a special token or an answer follows. */
 static inline int chat_write(chat_writer *w, chat_part part, const char *text, size_t n)
 {
@@ -886,10 +921,13 @@ static inline int chat_write(chat_writer *w, chat_part part, const char *text, s
 
 /* Renders the messages that were added, to c->out and c->targets. If add_prompt is nonzero, ends
  * with the text that asks for an answer. Answers before message `first` are no targets. b may be
- * NULL; then there are no targets, unless the template marks them. Returns 0, or -1 with c->error. */
+ * NULL; then there are no targets, unless the template marks them. Returns 0, or -1 with
+ * c->error. */
 static inline int chat_render_added(chat *c, bpe *b, size_t first, int add_prompt)
 {
-    chat_task t = { NULL, NULL, b != NULL ? (uint32_t)chat_end_size(c, b) : 0, NULL, b != NULL, first, add_prompt, NULL };
+    chat_task t = { NULL,       NULL,      b != NULL ? (uint32_t)chat_end_size(c, b) : 0,
+                    NULL,       b != NULL, first,
+                    add_prompt, NULL };
     if (c->messages.size == 0)
         return chat_fail(c, "the chat has no messages; give at least one");
     return chat_run(c, chat_render_body, &t);
@@ -900,8 +938,8 @@ static inline int chat_render_added(chat *c, bpe *b, size_t first, int add_promp
  * add_prompt is nonzero, ends with the text that asks for an answer. If specials is nonzero, special
  * tokens that messages spell out become these tokens. Returns 0, or -1 with c->error and unchanged
  * tokens. */
-static inline int chat_encode_added(chat *c, bpe *b, size_t first, int add_prompt, int specials, bpe_tokens *to,
-                                    chat_mask *mask)
+static inline int chat_encode_added(chat *c, bpe *b, size_t first, int add_prompt, int specials,
+                                    bpe_tokens *to, chat_mask *mask)
 {
     chat_writer w;
     const size_t before = to->count;
@@ -918,10 +956,14 @@ static inline int chat_encode_added(chat *c, bpe *b, size_t first, int add_promp
         failed = chat_render_added(c, NULL, first, add_prompt) != 0;
     for (size_t i = 0, end; !failed && i < c->out.size; i = end) {
         const int data = chat_origin(&c->out, i) != 0, is_target = c->targets[i];
-        for (end = i + 1; end < c->out.size && (chat_origin(&c->out, end) != 0) == data && c->targets[end] == is_target;)
+        for (end = i + 1; end < c->out.size && (chat_origin(&c->out, end) != 0) == data &&
+                          c->targets[end] == is_target;)
             end++;
         c->spelled += data ? chat_count_special(b, c->out.text + i, end - i) : 0;
-        failed = chat_write(&w, data ? is_target ? CHAT_ANSWER : CHAT_CONTENT : is_target ? CHAT_END : CHAT_TEMPLATE,
+        failed = chat_write(&w,
+                            data        ? is_target ? CHAT_ANSWER : CHAT_CONTENT
+                            : is_target ? CHAT_END
+                                        : CHAT_TEMPLATE,
                             c->out.text + i, end - i) != 0;
     }
     failed = failed || chat_flush(&w) != 0;

@@ -224,7 +224,7 @@ static const char *const groups[] = {
     "Model",
     "model new adapter store map",
     "Data and output",
-    "data validation retention-data context special-tokens chat user-turn assistant-turn system-turn save "
+    "data validation retention-data context fields special-tokens chat user-turn assistant-turn system-turn save "
     "keep save-every resume export merge export-gguf",
     "Method",
     "method size layers hidden",
@@ -661,14 +661,10 @@ static int write_tokenizer(void)
 /* Writes the chat template of a model made by --new with --chat chatml. */
 static int write_template(void)
 {
-    static const char text[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
-                               "'\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
-                               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
-                               "{% endif %}";
     char path[MODEL_PATH];
     FILE *f = fopen(join(path, sizeof path, o.model, "chat_template.jinja"), "wb");
     if (f != NULL)
-        fputs(text, f);
+        fputs(chat_templates[0].text, f);
     return f == NULL || fclose(f) != 0 ? session_fail(1, "%s: %s", path, strerror(errno)) : 0;
 }
 

@@ -14,8 +14,8 @@
  *
  * White space is treated as transformers sets it for chat templates: trim_blocks and lstrip_blocks
  * are on. Known are the tags if, for (with else, a filter, break and continue), set (also of a
- * block), macro, call and generation; all expressions except powers; and the filters, tests, methods
- * and functions of jinja_words. Anything else is an error that names it and its place. A template
+ * block), macro, call and generation; all expressions except powers; and the filters, tests,
+ * methods and functions of JINJA_WORDS. Anything else is an error that names it and its place. A template
  * can read only the values that it is given; steps, depth and memory have limits. Whole numbers
  * have 64 bits, and upper and lower case are known for ASCII only: other letters are an error.
  *
@@ -347,7 +347,8 @@ static inline jinja_value jinja_part(jinja_value v, size_t from, size_t n)
 
 static inline int jinja_is(const jinja_value *v, const char *text)
 {
-    return v->kind == JINJA_STRING && v->size == strlen(text) && memcmp(v->text, text, v->size) == 0;
+    return v->kind == JINJA_STRING && v->size == strlen(text) &&
+           memcmp(v->text, text, v->size) == 0;
 }
 
 static inline int jinja_same(const jinja_value *a, const jinja_value *b)
@@ -369,17 +370,18 @@ static inline int jinja_is_true(const jinja_value *v)
 {
     if (v->kind == JINJA_STRING || v->kind == JINJA_LIST || v->kind == JINJA_DICT)
         return v->size > 0;
-    return v->kind == JINJA_FLOAT ? v->real < 0 || v->real > 0 || v->real != v->real
+    return v->kind == JINJA_FLOAT   ? v->real < 0 || v->real > 0 || v->real != v->real
            : v->kind < JINJA_STRING ? v->whole != 0
                                     : 1;
 }
 
 static inline const char *jinja_kind_name(jinja_kind kind)
 {
-    static const char *const names[] = { "an undefined value", "none",     "a bool",
-                                         "a whole number",     "a number", "a string",
-                                         "a list",             "a dict",   "a namespace",
-                                         "a loop",             "a macro",  "a function" };
+    static const char *const names[] = {
+        "an undefined value", "none",     "a bool",  "a whole number",
+        "a number",           "a string", "a list",  "a dict",
+        "a namespace",        "a loop",   "a macro", "a function"
+    };
     return names[kind];
 }
 
@@ -419,7 +421,8 @@ static inline size_t jinja_length(jinja *j, const jinja_value *v)
 static inline int jinja_equal(jinja *j, const jinja_value *a, const jinja_value *b);
 
 /* Returns a pointer to the value of a dict's key, or NULL. */
-static inline const jinja_value *jinja_find(jinja *j, const jinja_value *dict, const jinja_value *key)
+static inline const jinja_value *jinja_find(jinja *j, const jinja_value *dict,
+                                            const jinja_value *key)
 {
     jinja_step(j, dict->size / 4);
     for (size_t i = 0; i < dict->size; i++)
@@ -439,7 +442,8 @@ static inline int jinja_equal(jinja *j, const jinja_value *a, const jinja_value 
     if (a->kind == JINJA_STRING)
         return jinja_same(a, b);
     if (a->kind != JINJA_LIST && a->kind != JINJA_DICT)
-        return a->kind <= JINJA_NONE || (a->scope == b->scope && a->loop == b->loop && a->node == b->node);
+        return a->kind <= JINJA_NONE ||
+               (a->scope == b->scope && a->loop == b->loop && a->node == b->node);
     if (a->size != b->size)
         return 0;
     jinja_enter(j);
@@ -448,7 +452,8 @@ static inline int jinja_equal(jinja *j, const jinja_value *a, const jinja_value 
     for (size_t i = 0; i < a->size && same; i++) {
         const jinja_value *other =
             a->kind == JINJA_LIST ? &b->items[i] : jinja_find(j, b, &a->items[2 * i]);
-        same = other != NULL && jinja_equal(j, &a->items[a->kind == JINJA_LIST ? i : 2 * i + 1], other);
+        same = other != NULL &&
+               jinja_equal(j, &a->items[a->kind == JINJA_LIST ? i : 2 * i + 1], other);
     }
     j->depth--;
     return same;
@@ -564,11 +569,13 @@ typedef struct {
 } jinja_style;
 
 /* Appends a string in quotes. */
-static inline void jinja_quote(jinja *j, jinja_text *t, const jinja_value *v, const jinja_style *style)
+static inline void jinja_quote(jinja *j, jinja_text *t, const jinja_value *v,
+                               const jinja_style *style)
 {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
     const int python = !style->json;
-    const int twice = python && memchr(v->text, '\'', v->size) != NULL && memchr(v->text, '"', v->size) == NULL;
+    const int twice =
+        python && memchr(v->text, '\'', v->size) != NULL && memchr(v->text, '"', v->size) == NULL;
     const char quote[2] = { python && !twice ? '\'' : '"', 0 };
     jinja_put(j, t, quote);
     for (size_t i = 0, n; i < v->size; i += n) {
@@ -577,7 +584,8 @@ static inline void jinja_quote(jinja *j, jinja_text *t, const jinja_value *v, co
         const uint16_t mark = v->marks != NULL ? v->marks[i] : v->mark;
         n = (size_t)abs(json_utf8(v->text + i, v->size - i, &c));
         const char *p = c < 128 && c > 0 ? strchr(from, (int)c) : NULL;
-        if (python ? c == (uint32_t)*quote || c == '\\' || c == '\n' || c == '\r' || c == '\t' : p != NULL)
+        if (python ? c == (uint32_t)*quote || c == '\\' || c == '\n' || c == '\r' || c == '\t'
+                   : p != NULL)
             snprintf(escape, sizeof escape, "\\%c", p != NULL ? to[p - from] : (int)c);
         else if (python && (c < 32 || (c >= 127 && c <= 160) || c == 173))
             snprintf(escape, sizeof escape, "\\x%02x", (unsigned)c);
@@ -614,16 +622,18 @@ static inline int jinja_order(jinja *j, const jinja_value *a, const jinja_value 
 }
 
 /* Returns a copy of a list or dict with its items in ascending order (of a dict, by key if `by` is
- * 0, by value if it is 1), or descending if `descending` is nonzero. Equal ones keep their order. */
-static inline jinja_value jinja_sort(jinja *j, const jinja_value *v, int by, int folds, int descending)
+ * 0, by value if it is 1), or descending if `descending` is nonzero. Equal ones keep their
+ * order. */
+static inline jinja_value jinja_sort(jinja *j, const jinja_value *v, int by, int folds,
+                                     int descending)
 {
     const size_t width = v->kind == JINJA_DICT ? 2 : 1;
     jinja_value to = jinja_list(j, v->kind, v->size);
     for (size_t i = 0; i < v->size; i++) {
         size_t k = i;
         for (; k > 0; k--) {
-            const int order =
-                jinja_order(j, &to.items[width * (k - 1) + (size_t)by], &v->items[width * i + (size_t)by], folds);
+            const int order = jinja_order(j, &to.items[width * (k - 1) + (size_t)by],
+                                          &v->items[width * i + (size_t)by], folds);
             if (descending ? order >= 0 : order <= 0)
                 break;
             memcpy(&to.items[width * k], &to.items[width * (k - 1)], width * sizeof to);
@@ -634,10 +644,11 @@ static inline jinja_value jinja_sort(jinja *j, const jinja_value *v, int by, int
 }
 
 /* Appends a value as JSON or as Python's repr. */
-static inline void jinja_write(jinja *j, jinja_text *t, const jinja_value *v, const jinja_style *style,
-                               int level)
+static inline void jinja_write(jinja *j, jinja_text *t, const jinja_value *v,
+                               const jinja_style *style, int level)
 {
-    static const char *const words[2][3] = { { "None", "False", "True" }, { "null", "false", "true" } };
+    static const char *const words[2][3] = { { "None", "False", "True" },
+                                             { "null", "false", "true" } };
     const int is_list = v->kind == JINJA_LIST;
     char number[40];
     jinja_step(j, 1);
@@ -710,7 +721,8 @@ static inline jinja_value jinja_concat(jinja *j, const jinja_value *a, const jin
     return jinja_text_value(&t);
 }
 
-/* Returns value `at` of a JSON text; its strings and keys have the mark, and point into d's text. */
+/* Returns value `at` of a JSON text; its strings and keys have the mark, and point into d's
+ * text. */
 static inline jinja_value jinja_from_json(jinja *j, json *d, uint32_t at, uint16_t mark)
 {
     const json_kind kind = json_kind_of(d, at);
@@ -722,9 +734,11 @@ static inline jinja_value jinja_from_json(jinja *j, json *d, uint32_t at, uint16
     if (kind == JSON_NUMBER) {
         const char *text = d->text + d->nodes[at].at;
         const size_t n = json_size(d, at);
-        if (memchr(text, '.', n) == NULL && memchr(text, 'e', n) == NULL && memchr(text, 'E', n) == NULL) {
+        if (memchr(text, '.', n) == NULL && memchr(text, 'e', n) == NULL &&
+            memchr(text, 'E', n) == NULL) {
             if (n > 18 + (size_t)(*text == '-'))
-                jinja_fail(j, "the number %.*s has more than 18 digits", (int)(n < 60 ? n : 60), text);
+                jinja_fail(j, "the number %.*s has more than 18 digits", (int)(n < 60 ? n : 60),
+                           text);
             return jinja_whole(json_int_of(d, at));
         }
         return jinja_real(strtod(text, NULL));
@@ -742,114 +756,112 @@ static inline jinja_value jinja_from_json(jinja *j, json *d, uint32_t at, uint16
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
-typedef enum { JINJA_IS_FILTER = 1, JINJA_IS_METHOD = 2, JINJA_IS_TEST = 4, JINJA_IS_FUNCTION = 8 } jinja_use;
-
 typedef enum {
-    JINJA_W_NONE, /* not a known word */
-    JINJA_W_TOJSON, JINJA_W_TRIM, JINJA_W_LSTRIP, JINJA_W_RSTRIP, JINJA_W_LENGTH, JINJA_W_DEFAULT,
-    JINJA_W_ITEMS, JINJA_W_KEYS, JINJA_W_VALUES, JINJA_W_GET, JINJA_W_COPY, JINJA_W_STRING, JINJA_W_SAFE,
-    JINJA_W_UPPER, JINJA_W_LOWER, JINJA_W_CAPITALIZE, JINJA_W_TITLE, JINJA_W_REPLACE, JINJA_W_SPLIT,
-    JINJA_W_RSPLIT, JINJA_W_SPLITLINES, JINJA_W_STARTSWITH, JINJA_W_ENDSWITH, JINJA_W_FIND, JINJA_W_COUNT,
-    JINJA_W_REMOVEPREFIX, JINJA_W_REMOVESUFFIX, JINJA_W_JOIN, JINJA_W_JOIN_METHOD, JINJA_W_LIST,
-    JINJA_W_FIRST, JINJA_W_LAST, JINJA_W_MIN, JINJA_W_MAX, JINJA_W_REVERSE, JINJA_W_SORT, JINJA_W_DICTSORT, JINJA_W_MAP,
-    JINJA_W_SELECT, JINJA_W_REJECT, JINJA_W_SELECTATTR, JINJA_W_REJECTATTR, JINJA_W_INT, JINJA_W_FLOAT,
-    JINJA_W_ABS, JINJA_W_INDENT, JINJA_W_NAMESPACE, JINJA_W_DICT, JINJA_W_RANGE, JINJA_W_RAISE,
-    JINJA_W_STRFTIME, JINJA_W_IS_DEFINED, JINJA_W_IS_UNDEFINED, JINJA_W_IS_NONE, JINJA_W_IS_STRING,
-    JINJA_W_IS_MAPPING, JINJA_W_IS_SEQUENCE, JINJA_W_IS_ITERABLE, JINJA_W_IS_NUMBER, JINJA_W_IS_INTEGER,
-    JINJA_W_IS_FLOAT, JINJA_W_IS_BOOLEAN, JINJA_W_IS_TRUE, JINJA_W_IS_FALSE, JINJA_W_IS_CALLABLE,
-    JINJA_W_IS_ODD, JINJA_W_IS_EVEN, JINJA_W_IS_DIVISIBLE, JINJA_W_IS_IN, JINJA_W_IS_EQUAL,
-    JINJA_W_IS_UNEQUAL, JINJA_W_IS_LESS, JINJA_W_IS_GREATER, JINJA_W_IS_AT_MOST, JINJA_W_IS_AT_LEAST
-} jinja_word_id;
+    JINJA_IS_FILTER = 1,
+    JINJA_IS_METHOD = 2,
+    JINJA_IS_TEST = 4,
+    JINJA_IS_FUNCTION = 8
+} jinja_use;
 
-/* The known filters, methods, tests and functions. */
+/* The known filters, methods, tests and functions: W(ID, NAME, USE), and A for further names. */
+#define JINJA_WORDS(W, A)                                                                          \
+    W(TOJSON, "tojson", JINJA_IS_FILTER)                                                           \
+    W(TRIM, "trim", JINJA_IS_FILTER)                                                               \
+    A(TRIM, "strip", JINJA_IS_METHOD)                                                              \
+    W(LSTRIP, "lstrip", JINJA_IS_METHOD)                                                           \
+    W(RSTRIP, "rstrip", JINJA_IS_METHOD)                                                           \
+    W(LENGTH, "length", JINJA_IS_FILTER)                                                           \
+    A(LENGTH, "count", JINJA_IS_FILTER)                                                            \
+    W(DEFAULT, "default", JINJA_IS_FILTER)                                                         \
+    A(DEFAULT, "d", JINJA_IS_FILTER)                                                               \
+    W(ITEMS, "items", JINJA_IS_FILTER | JINJA_IS_METHOD)                                           \
+    W(KEYS, "keys", JINJA_IS_METHOD)                                                               \
+    W(VALUES, "values", JINJA_IS_METHOD)                                                           \
+    W(GET, "get", JINJA_IS_METHOD)                                                                 \
+    W(COPY, "copy", JINJA_IS_METHOD)                                                               \
+    W(STRING, "string", JINJA_IS_FILTER)                                                           \
+    W(SAFE, "safe", JINJA_IS_FILTER)                                                               \
+    W(UPPER, "upper", JINJA_IS_FILTER | JINJA_IS_METHOD)                                           \
+    W(LOWER, "lower", JINJA_IS_FILTER | JINJA_IS_METHOD)                                           \
+    W(CAPITALIZE, "capitalize", JINJA_IS_FILTER | JINJA_IS_METHOD)                                 \
+    W(TITLE, "title", JINJA_IS_FILTER | JINJA_IS_METHOD)                                           \
+    W(REPLACE, "replace", JINJA_IS_FILTER | JINJA_IS_METHOD)                                       \
+    W(SPLIT, "split", JINJA_IS_METHOD)                                                             \
+    W(RSPLIT, "rsplit", JINJA_IS_METHOD)                                                           \
+    W(SPLITLINES, "splitlines", JINJA_IS_METHOD)                                                   \
+    W(STARTSWITH, "startswith", JINJA_IS_METHOD)                                                   \
+    W(ENDSWITH, "endswith", JINJA_IS_METHOD)                                                       \
+    W(FIND, "find", JINJA_IS_METHOD)                                                               \
+    W(COUNT, "count", JINJA_IS_METHOD)                                                             \
+    W(REMOVEPREFIX, "removeprefix", JINJA_IS_METHOD)                                               \
+    W(REMOVESUFFIX, "removesuffix", JINJA_IS_METHOD)                                               \
+    W(JOIN, "join", JINJA_IS_FILTER)                                                               \
+    W(JOIN_METHOD, "join", JINJA_IS_METHOD)                                                        \
+    W(LIST, "list", JINJA_IS_FILTER)                                                               \
+    W(FIRST, "first", JINJA_IS_FILTER)                                                             \
+    W(LAST, "last", JINJA_IS_FILTER)                                                               \
+    W(MIN, "min", JINJA_IS_FILTER)                                                                 \
+    W(MAX, "max", JINJA_IS_FILTER)                                                                 \
+    W(REVERSE, "reverse", JINJA_IS_FILTER)                                                         \
+    W(SORT, "sort", JINJA_IS_FILTER)                                                               \
+    W(DICTSORT, "dictsort", JINJA_IS_FILTER)                                                       \
+    W(MAP, "map", JINJA_IS_FILTER)                                                                 \
+    W(SELECT, "select", JINJA_IS_FILTER)                                                           \
+    W(REJECT, "reject", JINJA_IS_FILTER)                                                           \
+    W(SELECTATTR, "selectattr", JINJA_IS_FILTER)                                                   \
+    W(REJECTATTR, "rejectattr", JINJA_IS_FILTER)                                                   \
+    W(INT, "int", JINJA_IS_FILTER)                                                                 \
+    W(FLOAT, "float", JINJA_IS_FILTER)                                                             \
+    W(ABS, "abs", JINJA_IS_FILTER)                                                                 \
+    W(INDENT, "indent", JINJA_IS_FILTER)                                                           \
+    W(NAMESPACE, "namespace", JINJA_IS_FUNCTION)                                                   \
+    W(DICT, "dict", JINJA_IS_FUNCTION)                                                             \
+    W(RANGE, "range", JINJA_IS_FUNCTION)                                                           \
+    W(RAISE, "raise_exception", JINJA_IS_FUNCTION)                                                 \
+    W(STRFTIME, "strftime_now", JINJA_IS_FUNCTION)                                                 \
+    W(IS_DEFINED, "defined", JINJA_IS_TEST)                                                        \
+    W(IS_UNDEFINED, "undefined", JINJA_IS_TEST)                                                    \
+    W(IS_NONE, "none", JINJA_IS_TEST)                                                              \
+    W(IS_STRING, "string", JINJA_IS_TEST)                                                          \
+    W(IS_MAPPING, "mapping", JINJA_IS_TEST)                                                        \
+    W(IS_SEQUENCE, "sequence", JINJA_IS_TEST)                                                      \
+    W(IS_ITERABLE, "iterable", JINJA_IS_TEST)                                                      \
+    W(IS_NUMBER, "number", JINJA_IS_TEST)                                                          \
+    W(IS_INTEGER, "integer", JINJA_IS_TEST)                                                        \
+    W(IS_FLOAT, "float", JINJA_IS_TEST)                                                            \
+    W(IS_BOOLEAN, "boolean", JINJA_IS_TEST)                                                        \
+    W(IS_TRUE, "true", JINJA_IS_TEST)                                                              \
+    W(IS_FALSE, "false", JINJA_IS_TEST)                                                            \
+    W(IS_CALLABLE, "callable", JINJA_IS_TEST)                                                      \
+    W(IS_ODD, "odd", JINJA_IS_TEST)                                                                \
+    W(IS_EVEN, "even", JINJA_IS_TEST)                                                              \
+    W(IS_DIVISIBLE, "divisibleby", JINJA_IS_TEST)                                                  \
+    W(IS_IN, "in", JINJA_IS_TEST)                                                                  \
+    W(IS_EQUAL, "eq", JINJA_IS_TEST)                                                               \
+    A(IS_EQUAL, "equalto", JINJA_IS_TEST)                                                          \
+    A(IS_EQUAL, "==", JINJA_IS_TEST)                                                               \
+    W(IS_UNEQUAL, "ne", JINJA_IS_TEST)                                                             \
+    A(IS_UNEQUAL, "!=", JINJA_IS_TEST)                                                             \
+    W(IS_LESS, "lt", JINJA_IS_TEST)                                                                \
+    A(IS_LESS, "lessthan", JINJA_IS_TEST)                                                          \
+    W(IS_GREATER, "gt", JINJA_IS_TEST)                                                             \
+    A(IS_GREATER, "greaterthan", JINJA_IS_TEST)                                                    \
+    W(IS_AT_MOST, "le", JINJA_IS_TEST)                                                             \
+    W(IS_AT_LEAST, "ge", JINJA_IS_TEST)
+#define JINJA_WORD_ID(id, name, use)  JINJA_W_##id,
+#define JINJA_WORD_ROW(id, name, use) { name, use, JINJA_W_##id },
+#define JINJA_WORD_NONE(id, name, use)
+typedef enum {
+    JINJA_W_NONE,
+    JINJA_WORDS(JINJA_WORD_ID, JINJA_WORD_NONE) JINJA_W_END
+} jinja_word_id;
 static const struct {
     const char *name;
     unsigned char use, id;
-} jinja_words[] = {
-    { "tojson", JINJA_IS_FILTER, JINJA_W_TOJSON },
-    { "trim", JINJA_IS_FILTER, JINJA_W_TRIM },
-    { "strip", JINJA_IS_METHOD, JINJA_W_TRIM },
-    { "lstrip", JINJA_IS_METHOD, JINJA_W_LSTRIP },
-    { "rstrip", JINJA_IS_METHOD, JINJA_W_RSTRIP },
-    { "length", JINJA_IS_FILTER, JINJA_W_LENGTH },
-    { "count", JINJA_IS_FILTER, JINJA_W_LENGTH },
-    { "default", JINJA_IS_FILTER, JINJA_W_DEFAULT },
-    { "d", JINJA_IS_FILTER, JINJA_W_DEFAULT },
-    { "items", JINJA_IS_FILTER | JINJA_IS_METHOD, JINJA_W_ITEMS },
-    { "keys", JINJA_IS_METHOD, JINJA_W_KEYS },
-    { "values", JINJA_IS_METHOD, JINJA_W_VALUES },
-    { "get", JINJA_IS_METHOD, JINJA_W_GET },
-    { "copy", JINJA_IS_METHOD, JINJA_W_COPY },
-    { "string", JINJA_IS_FILTER, JINJA_W_STRING },
-    { "safe", JINJA_IS_FILTER, JINJA_W_SAFE },
-    { "upper", JINJA_IS_FILTER | JINJA_IS_METHOD, JINJA_W_UPPER },
-    { "lower", JINJA_IS_FILTER | JINJA_IS_METHOD, JINJA_W_LOWER },
-    { "capitalize", JINJA_IS_FILTER | JINJA_IS_METHOD, JINJA_W_CAPITALIZE },
-    { "title", JINJA_IS_FILTER | JINJA_IS_METHOD, JINJA_W_TITLE },
-    { "replace", JINJA_IS_FILTER | JINJA_IS_METHOD, JINJA_W_REPLACE },
-    { "split", JINJA_IS_METHOD, JINJA_W_SPLIT },
-    { "rsplit", JINJA_IS_METHOD, JINJA_W_RSPLIT },
-    { "splitlines", JINJA_IS_METHOD, JINJA_W_SPLITLINES },
-    { "startswith", JINJA_IS_METHOD, JINJA_W_STARTSWITH },
-    { "endswith", JINJA_IS_METHOD, JINJA_W_ENDSWITH },
-    { "find", JINJA_IS_METHOD, JINJA_W_FIND },
-    { "count", JINJA_IS_METHOD, JINJA_W_COUNT },
-    { "removeprefix", JINJA_IS_METHOD, JINJA_W_REMOVEPREFIX },
-    { "removesuffix", JINJA_IS_METHOD, JINJA_W_REMOVESUFFIX },
-    { "join", JINJA_IS_FILTER, JINJA_W_JOIN },
-    { "join", JINJA_IS_METHOD, JINJA_W_JOIN_METHOD },
-    { "list", JINJA_IS_FILTER, JINJA_W_LIST },
-    { "first", JINJA_IS_FILTER, JINJA_W_FIRST },
-    { "last", JINJA_IS_FILTER, JINJA_W_LAST },
-    { "min", JINJA_IS_FILTER, JINJA_W_MIN },
-    { "max", JINJA_IS_FILTER, JINJA_W_MAX },
-    { "reverse", JINJA_IS_FILTER, JINJA_W_REVERSE },
-    { "sort", JINJA_IS_FILTER, JINJA_W_SORT },
-    { "dictsort", JINJA_IS_FILTER, JINJA_W_DICTSORT },
-    { "map", JINJA_IS_FILTER, JINJA_W_MAP },
-    { "select", JINJA_IS_FILTER, JINJA_W_SELECT },
-    { "reject", JINJA_IS_FILTER, JINJA_W_REJECT },
-    { "selectattr", JINJA_IS_FILTER, JINJA_W_SELECTATTR },
-    { "rejectattr", JINJA_IS_FILTER, JINJA_W_REJECTATTR },
-    { "int", JINJA_IS_FILTER, JINJA_W_INT },
-    { "float", JINJA_IS_FILTER, JINJA_W_FLOAT },
-    { "abs", JINJA_IS_FILTER, JINJA_W_ABS },
-    { "indent", JINJA_IS_FILTER, JINJA_W_INDENT },
-    { "namespace", JINJA_IS_FUNCTION, JINJA_W_NAMESPACE },
-    { "dict", JINJA_IS_FUNCTION, JINJA_W_DICT },
-    { "range", JINJA_IS_FUNCTION, JINJA_W_RANGE },
-    { "raise_exception", JINJA_IS_FUNCTION, JINJA_W_RAISE },
-    { "strftime_now", JINJA_IS_FUNCTION, JINJA_W_STRFTIME },
-    { "defined", JINJA_IS_TEST, JINJA_W_IS_DEFINED },
-    { "undefined", JINJA_IS_TEST, JINJA_W_IS_UNDEFINED },
-    { "none", JINJA_IS_TEST, JINJA_W_IS_NONE },
-    { "string", JINJA_IS_TEST, JINJA_W_IS_STRING },
-    { "mapping", JINJA_IS_TEST, JINJA_W_IS_MAPPING },
-    { "sequence", JINJA_IS_TEST, JINJA_W_IS_SEQUENCE },
-    { "iterable", JINJA_IS_TEST, JINJA_W_IS_ITERABLE },
-    { "number", JINJA_IS_TEST, JINJA_W_IS_NUMBER },
-    { "integer", JINJA_IS_TEST, JINJA_W_IS_INTEGER },
-    { "float", JINJA_IS_TEST, JINJA_W_IS_FLOAT },
-    { "boolean", JINJA_IS_TEST, JINJA_W_IS_BOOLEAN },
-    { "true", JINJA_IS_TEST, JINJA_W_IS_TRUE },
-    { "false", JINJA_IS_TEST, JINJA_W_IS_FALSE },
-    { "callable", JINJA_IS_TEST, JINJA_W_IS_CALLABLE },
-    { "odd", JINJA_IS_TEST, JINJA_W_IS_ODD },
-    { "even", JINJA_IS_TEST, JINJA_W_IS_EVEN },
-    { "divisibleby", JINJA_IS_TEST, JINJA_W_IS_DIVISIBLE },
-    { "in", JINJA_IS_TEST, JINJA_W_IS_IN },
-    { "eq", JINJA_IS_TEST, JINJA_W_IS_EQUAL },
-    { "equalto", JINJA_IS_TEST, JINJA_W_IS_EQUAL },
-    { "==", JINJA_IS_TEST, JINJA_W_IS_EQUAL },
-    { "ne", JINJA_IS_TEST, JINJA_W_IS_UNEQUAL },
-    { "!=", JINJA_IS_TEST, JINJA_W_IS_UNEQUAL },
-    { "lt", JINJA_IS_TEST, JINJA_W_IS_LESS },
-    { "lessthan", JINJA_IS_TEST, JINJA_W_IS_LESS },
-    { "gt", JINJA_IS_TEST, JINJA_W_IS_GREATER },
-    { "greaterthan", JINJA_IS_TEST, JINJA_W_IS_GREATER },
-    { "le", JINJA_IS_TEST, JINJA_W_IS_AT_MOST },
-    { "ge", JINJA_IS_TEST, JINJA_W_IS_AT_LEAST },
-};
+} jinja_words[] = { JINJA_WORDS(JINJA_WORD_ROW, JINJA_WORD_ROW) };
+#undef JINJA_WORD_ID
+#undef JINJA_WORD_ROW
+#undef JINJA_WORD_NONE
 
 /* Returns the word with a name and a use, or JINJA_W_NONE. */
 static inline int jinja_word(const jinja_value *name, int use)
@@ -876,7 +888,8 @@ static inline int jinja_is_white(const char *s, size_t n, size_t *size)
 static inline void jinja_skip_white(jinja *j)
 {
     size_t n;
-    while (j->position < j->size && jinja_is_white(j->source + j->position, j->size - j->position, &n))
+    while (j->position < j->size &&
+           jinja_is_white(j->source + j->position, j->size - j->position, &n))
         j->position += n;
 }
 
@@ -899,7 +912,8 @@ static inline int jinja_at_end(jinja *j, char closing)
 
 static inline int jinja_is_name(int c, int first)
 {
-    return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (!first && c >= '0' && c <= '9');
+    return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (!first && c >= '0' && c <= '9');
 }
 
 /* Reads the next token of a tag. */
@@ -928,7 +942,8 @@ static inline void jinja_next(jinja *j)
             j->token = s[n] == '.' ? JINJA_T_FLOAT : j->token;
             n++;
         }
-        if ((s[n] == 'e' || s[n] == 'E') && s[n + 1 + (s[n + 1] == '-' || s[n + 1] == '+')] >= '0' &&
+        if ((s[n] == 'e' || s[n] == 'E') &&
+            s[n + 1 + (s[n + 1] == '-' || s[n + 1] == '+')] >= '0' &&
             s[n + 1 + (s[n + 1] == '-' || s[n + 1] == '+')] <= '9') {
             j->token = JINJA_T_FLOAT;
             for (n += 2; s[n] >= '0' && s[n] <= '9';)
@@ -946,7 +961,8 @@ static inline void jinja_next(jinja *j)
         for (const char *p = pairs; *p != 0; p += 2)
             n = s[0] == p[0] && s[1] == p[1] ? 2 : n;
         if (n == 1 && strchr("+-/*%~[](){}><=.:|,", *s) == NULL)
-            jinja_fail(j, "unexpected character '%.*s'", (int)jinja_character(s, j->size - j->position), s);
+            jinja_fail(j, "unexpected character '%.*s'",
+                       (int)jinja_character(s, j->size - j->position), s);
         j->token = n == 2 ? JINJA_OP2(s[0], s[1]) : *s;
         j->nesting += strchr("[({", *s) != NULL ? 1 : strchr("])}", *s) != NULL ? -1 : 0;
         if (j->nesting < 0)
@@ -988,8 +1004,8 @@ jinja_unexpected(jinja *j, const char *expected)
     j->at = j->token_at;
     if (j->token == JINJA_T_END)
         jinja_fail(j, "expected %s, found the end of the tag", expected);
-    jinja_fail(j, "expected %s, found %.*s", expected, (int)(j->token_size < 60 ? j->token_size : 60),
-               j->source + j->token_at);
+    jinja_fail(j, "expected %s, found %.*s", expected,
+               (int)(j->token_size < 60 ? j->token_size : 60), j->source + j->token_at);
 }
 
 static inline void jinja_expect(jinja *j, int op, const char *expected)
@@ -999,7 +1015,8 @@ static inline void jinja_expect(jinja *j, int op, const char *expected)
 }
 
 /* ---- expressions ----------------------------------------------------------------------------- */
-static inline jinja_node *jinja_add(jinja *j, jinja_node_kind kind, size_t at, jinja_node *a, jinja_node *b)
+static inline jinja_node *jinja_add(jinja *j, jinja_node_kind kind, size_t at, jinja_node *a,
+                                    jinja_node *b)
 {
     jinja_node *n = (jinja_node *)jinja_alloc(j, sizeof *n);
     memset(n, 0, sizeof *n);
@@ -1064,7 +1081,8 @@ static inline jinja_node *jinja_tuple(jinja *j, int simple, int end)
 {
     jinja_node *tuple = jinja_add(j, JINJA_MAKE_LIST, j->token_at, NULL, NULL), **last = &tuple->a;
     int commas = 0;
-    while (j->token != JINJA_T_END && j->token != end && !(simple && jinja_at(j, "in")) && j->token != '=') {
+    while (j->token != JINJA_T_END && j->token != end && !(simple && jinja_at(j, "in")) &&
+           j->token != '=') {
         *last = simple ? jinja_primary(j) : jinja_expression(j);
         last = &(*last)->next;
         if (!jinja_accept_op(j, ','))
@@ -1103,9 +1121,11 @@ static inline jinja_node *jinja_primary(jinja *j)
             if (j->source[j->token_at + i] != '_')
                 digits[size++] = j->source[j->token_at + i];
         digits[size] = 0;
-        if (size > (j->token == JINJA_T_INT ? 18 : 60) || (j->token == JINJA_T_INT && size > 1 && *digits == '0'))
+        if (size > (j->token == JINJA_T_INT ? 18 : 60) ||
+            (j->token == JINJA_T_INT && size > 1 && *digits == '0'))
             jinja_unexpected(j, "a number of at most 18 digits");
-        n->value = j->token == JINJA_T_INT ? jinja_whole(strtoll(digits, NULL, 10)) : jinja_real(strtod(digits, NULL));
+        n->value = j->token == JINJA_T_INT ? jinja_whole(strtoll(digits, NULL, 10))
+                                           : jinja_real(strtod(digits, NULL));
         jinja_next(j);
         return n;
     }
@@ -1212,11 +1232,12 @@ static inline jinja_node *jinja_filters(jinja *j, jinja_node *n)
                 test->b = jinja_parse_arguments(j);
             } else if ((j->token == JINJA_T_NAME && !jinja_at(j, "else") && !jinja_at(j, "or") &&
                         !jinja_at(j, "and")) ||
-                       (j->token >= JINJA_T_STRING && j->token <= JINJA_T_FLOAT) || j->token == '(' ||
-                       j->token == '[' || j->token == '{') {
+                       (j->token >= JINJA_T_STRING && j->token <= JINJA_T_FLOAT) ||
+                       j->token == '(' || j->token == '[' || j->token == '{') {
                 if (jinja_at(j, "is"))
                     jinja_unexpected(j, "no second test");
-                test->b = jinja_add(j, JINJA_CONSTANT, j->token_at, jinja_postfix(j, jinja_primary(j)), NULL);
+                test->b = jinja_add(j, JINJA_CONSTANT, j->token_at,
+                                    jinja_postfix(j, jinja_primary(j)), NULL);
             }
             n = negated ? jinja_add(j, JINJA_NOT, test->at, test, NULL) : test;
         } else if (j->token == '(') {
@@ -1259,7 +1280,8 @@ static inline jinja_node *jinja_binary(jinja *j, int level)
                          : op != '*' && op != '/' && op != '%' && op != JINJA_OP2('/', '/'))
             return n;
         jinja_next(j);
-        n = jinja_add(j, JINJA_BINARY, at, n, level > 0 ? jinja_binary(j, level - 1) : jinja_unary(j, 1));
+        n = jinja_add(j, JINJA_BINARY, at, n,
+                      level > 0 ? jinja_binary(j, level - 1) : jinja_unary(j, 1));
         n->op = op;
     }
 }
@@ -1281,8 +1303,9 @@ static inline jinja_node *jinja_comparison(jinja *j)
             if (!jinja_at(j, "in"))
                 jinja_unexpected(j, "in");
             op = JINJA_OP_NOT_IN;
-        } else if (op != '<' && op != '>' && op != JINJA_OP2('=', '=') && op != JINJA_OP2('!', '=') &&
-                   op != JINJA_OP2('<', '=') && op != JINJA_OP2('>', '=')) {
+        } else if (op != '<' && op != '>' && op != JINJA_OP2('=', '=') &&
+                   op != JINJA_OP2('!', '=') && op != JINJA_OP2('<', '=') &&
+                   op != JINJA_OP2('>', '=')) {
             break;
         }
         jinja_next(j);
@@ -1311,7 +1334,8 @@ static inline jinja_node *jinja_logic(jinja *j, int is_or)
         const size_t at = j->token_at;
         if (!jinja_accept(j, is_or ? "or" : "and"))
             return n;
-        n = jinja_add(j, is_or ? JINJA_OR : JINJA_AND, at, n, is_or ? jinja_logic(j, 0) : jinja_not(j));
+        n = jinja_add(j, is_or ? JINJA_OR : JINJA_AND, at, n,
+                      is_or ? jinja_logic(j, 0) : jinja_not(j));
     }
 }
 
@@ -1473,8 +1497,8 @@ static inline jinja_node *jinja_statement(jinja *j, size_t at)
     }
     n->kind = jinja_at(j, "break") ? JINJA_BREAK : JINJA_CONTINUE;
     if (!jinja_accept(j, "break") && !jinja_accept(j, "continue"))
-        jinja_fail(j, "unknown tag {%% %.*s %%}; known are %s", (int)(j->token_size < 60 ? j->token_size : 60),
-                   j->source + j->token_at, known);
+        jinja_fail(j, "unknown tag {%% %.*s %%}; known are %s",
+                   (int)(j->token_size < 60 ? j->token_size : 60), j->source + j->token_at, known);
     jinja_end_tag(j);
     return n;
 }
@@ -1485,8 +1509,9 @@ static inline jinja_node *jinja_parse_text(jinja *j)
 {
     const size_t first = j->position;
     size_t end = first, n;
-    while (end < j->size && (j->source[end] != '{' || (j->source[end + 1] != '{' && j->source[end + 1] != '%' &&
-                                                       j->source[end + 1] != '#')))
+    while (end < j->size &&
+           (j->source[end] != '{' ||
+            (j->source[end + 1] != '{' && j->source[end + 1] != '%' && j->source[end + 1] != '#')))
         end++;
     j->position = end;
     if (end < j->size && j->source[end + 2] == '-') {
@@ -1553,10 +1578,12 @@ static inline jinja_node *jinja_body(jinja *j, const char *ends)
             *last = jinja_add(j, JINJA_OUTPUT, at, jinja_tuple(j, 0, 0), NULL);
             jinja_end_tag(j);
         } else {
-            for (const char *end = ends, *blank; end != NULL; end = blank != NULL ? blank + 1 : NULL) {
+            for (const char *end = ends, *blank; end != NULL;
+                 end = blank != NULL ? blank + 1 : NULL) {
                 blank = strchr(end, ' ');
                 const size_t n = blank != NULL ? (size_t)(blank - end) : strlen(end);
-                if (j->token == JINJA_T_NAME && j->token_size == n && memcmp(j->source + j->token_at, end, n) == 0) {
+                if (j->token == JINJA_T_NAME && j->token_size == n &&
+                    memcmp(j->source + j->token_at, end, n) == 0) {
                     j->depth--;
                     return first;
                 }
@@ -1610,7 +1637,8 @@ static inline jinja_scope *jinja_new_scope(jinja *j, jinja_scope *parent)
     return s;
 }
 
-static inline void jinja_eval_arguments(jinja *j, const jinja_node *n, jinja_scope *s, jinja_arguments *to)
+static inline void jinja_eval_arguments(jinja *j, const jinja_node *n, jinja_scope *s,
+                                        jinja_arguments *to)
 {
     to->count = to->given = 0;
     for (; n != NULL; n = n->next) {
@@ -1626,7 +1654,8 @@ static inline void jinja_eval_arguments(jinja *j, const jinja_node *n, jinja_sco
 }
 
 /* Returns argument i, which may also be given by its keyword, or NULL. */
-static inline const jinja_value *jinja_argument(const jinja_arguments *a, size_t i, const char *keyword)
+static inline const jinja_value *jinja_argument(const jinja_arguments *a, size_t i,
+                                                const char *keyword)
 {
     if (i < a->given)
         return &a->at[i];
@@ -1637,7 +1666,8 @@ static inline const jinja_value *jinja_argument(const jinja_arguments *a, size_t
 }
 
 /* Returns argument i, which must be a string. */
-static inline jinja_value jinja_string_argument(jinja *j, const jinja_arguments *a, size_t i, const char *keyword)
+static inline jinja_value jinja_string_argument(jinja *j, const jinja_arguments *a, size_t i,
+                                                const char *keyword)
 {
     const jinja_value *v = jinja_argument(a, i, keyword);
     if (v == NULL)
@@ -1647,8 +1677,8 @@ static inline jinja_value jinja_string_argument(jinja *j, const jinja_arguments 
     return *v;
 }
 
-static inline int64_t jinja_whole_argument(jinja *j, const jinja_arguments *a, size_t i, const char *keyword,
-                                           int64_t fallback)
+static inline int64_t jinja_whole_argument(jinja *j, const jinja_arguments *a, size_t i,
+                                           const char *keyword, int64_t fallback)
 {
     const jinja_value *v = jinja_argument(a, i, keyword);
     if (v == NULL || v->kind == JINJA_NONE)
@@ -1661,7 +1691,8 @@ static inline int64_t jinja_whole_argument(jinja *j, const jinja_arguments *a, s
 /* Returns whether text b is at offset `at` of string a. */
 static inline int jinja_has(const jinja_value *a, size_t at, const jinja_value *b)
 {
-    return b->size <= a->size && at <= a->size - b->size && memcmp(a->text + at, b->text, b->size) == 0;
+    return b->size <= a->size && at <= a->size - b->size &&
+           memcmp(a->text + at, b->text, b->size) == 0;
 }
 
 /* Returns the first offset of b in a from `from` on, or SIZE_MAX. */
@@ -1671,7 +1702,8 @@ static inline size_t jinja_search(jinja *j, const jinja_value *a, size_t from, c
         return from <= a->size ? from : SIZE_MAX;
     jinja_step(j, (a->size - from) / 64);
     while (from + b->size <= a->size) {
-        const char *s = (const char *)memchr(a->text + from, b->text[0], a->size - b->size - from + 1);
+        const char *s =
+            (const char *)memchr(a->text + from, b->text[0], a->size - b->size - from + 1);
         if (s == NULL)
             return SIZE_MAX;
         from = (size_t)(s - a->text);
@@ -1788,7 +1820,8 @@ static inline jinja_value jinja_slice(jinja *j, const jinja_value *v, const jinj
 }
 
 /* Returns an attribute of a loop. */
-static inline jinja_value jinja_loop_attribute(jinja *j, const jinja_loop *loop, const jinja_value *name)
+static inline jinja_value jinja_loop_attribute(jinja *j, const jinja_loop *loop,
+                                               const jinja_value *name)
 {
     const int64_t i = (int64_t)loop->index, n = (int64_t)loop->count;
     const struct {
@@ -1802,7 +1835,8 @@ static inline jinja_value jinja_loop_attribute(jinja *j, const jinja_loop *loop,
                 { "last", jinja_bool(i + 1 == n) },
                 { "length", jinja_whole(n) },
                 { "previtem", i > 0 ? loop->items[i - 1] : jinja_undefined("loop.previtem", 13) },
-                { "nextitem", i + 1 < n ? loop->items[i + 1] : jinja_undefined("loop.nextitem", 13) } };
+                { "nextitem",
+                  i + 1 < n ? loop->items[i + 1] : jinja_undefined("loop.nextitem", 13) } };
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         if (jinja_is(name, all[k].name))
             return all[k].value;
@@ -1810,14 +1844,16 @@ static inline jinja_value jinja_loop_attribute(jinja *j, const jinja_loop *loop,
 }
 
 /* Returns v.name if `dotted`, which also finds methods, or v[name]. */
-static inline jinja_value jinja_attribute(jinja *j, const jinja_value *v, const jinja_value *name, int dotted)
+static inline jinja_value jinja_attribute(jinja *j, const jinja_value *v, const jinja_value *name,
+                                          int dotted)
 {
     const jinja_value *found = NULL;
     if (v->kind == JINJA_UNDEFINED)
         jinja_mismatch(j, "an attribute of it", v);
     if (v->kind == JINJA_LOOP)
         return jinja_loop_attribute(j, v->loop, name);
-    if ((name->kind == JINJA_INT || name->kind == JINJA_BOOL) && (v->kind == JINJA_LIST || v->kind == JINJA_STRING))
+    if ((name->kind == JINJA_INT || name->kind == JINJA_BOOL) &&
+        (v->kind == JINJA_LIST || v->kind == JINJA_STRING))
         return jinja_index(j, v, name->whole);
     const int has_methods = v->kind == JINJA_DICT || v->kind == JINJA_STRING;
     if (dotted && has_methods) {
@@ -1830,7 +1866,7 @@ static inline jinja_value jinja_attribute(jinja *j, const jinja_value *v, const 
         found = jinja_find(j, v, name);
     if (v->kind == JINJA_NAMESPACE && name->kind == JINJA_STRING)
         found = jinja_look_up(v->scope, name);
-    return found != NULL                  ? *found
+    return found != NULL                ? *found
            : name->kind == JINJA_STRING ? jinja_undefined(name->text, name->size)
                                         : jinja_undefined("the item", 8);
 }
@@ -1859,9 +1895,10 @@ static inline jinja_value jinja_case(jinja *j, const jinja_value *v, int word, i
     for (size_t i = 0; i < t.size; i++) {
         const unsigned char c = (unsigned char)t.text[i];
         uint32_t wide = c;
-        if (c >= 0xc0 && json_utf8(t.text + i, t.size - i, &wide) > 0 && unicode_class(wide) == UNICODE_LETTER &&
-            wide < 0x2c00)
-            jinja_fail(j, "upper and lower case are known for ASCII only, not for U+%04X", (unsigned)wide);
+        if (c >= 0xc0 && json_utf8(t.text + i, t.size - i, &wide) > 0 &&
+            unicode_class(wide) == UNICODE_LETTER && wide < 0x2c00)
+            jinja_fail(j, "upper and lower case are known for ASCII only, not for U+%04X",
+                       (unsigned)wide);
         const int upper = word == JINJA_W_UPPER || (word != JINJA_W_LOWER && first);
         if (upper && c >= 'a' && c <= 'z')
             t.text[i] = (char)(c - 32);
@@ -1870,7 +1907,8 @@ static inline jinja_value jinja_case(jinja *j, const jinja_value *v, int word, i
         const int letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
         size_t n;
         if (word == JINJA_W_TITLE)
-            first = is_filter ? jinja_is_white(t.text + i, t.size - i, &n) || (c > 0 && strchr("-({[<", c) != NULL)
+            first = is_filter ? jinja_is_white(t.text + i, t.size - i, &n) ||
+                                    (c > 0 && strchr("-({[<", c) != NULL)
                               : !letter;
         else
             first = 0;
@@ -1878,7 +1916,8 @@ static inline jinja_value jinja_case(jinja *j, const jinja_value *v, int word, i
     return jinja_text_value(&t);
 }
 
-static inline jinja_value jinja_replace(jinja *j, const jinja_value *v, jinja_value from, jinja_value to, int64_t most)
+static inline jinja_value jinja_replace(jinja *j, const jinja_value *v, jinja_value from,
+                                        jinja_value to, int64_t most)
 {
     jinja_text t = { NULL, NULL, 0, 0 };
     size_t at = 0;
@@ -1912,7 +1951,8 @@ static inline void jinja_push(jinja *j, jinja_value *list, size_t *capacity, jin
 }
 
 /* Splits a string at a separator (white space, if it is NULL) at most `most` times. */
-static inline jinja_value jinja_split(jinja *j, const jinja_value *v, const jinja_value *separator, int64_t most)
+static inline jinja_value jinja_split(jinja *j, const jinja_value *v, const jinja_value *separator,
+                                      int64_t most)
 {
     jinja_value to = jinja_make(JINJA_LIST);
     size_t capacity = 0, at = 0, n;
@@ -1925,15 +1965,14 @@ static inline jinja_value jinja_split(jinja *j, const jinja_value *v, const jinj
             return to;
         at = next + separator->size;
     }
-    for (; ; most--) {
+    for (;; most--) {
         jinja_value rest = jinja_strip(jinja_part(*v, at, v->size - at), 1, 0, NULL);
         if (rest.size == 0)
             return to;
-        for (n = 0, at = v->size - rest.size; most != 0 && at < v->size && !jinja_is_white(v->text + at, v->size - at, &n);)
+        for (n = 0, at = v->size - rest.size;
+             most != 0 && at < v->size && !jinja_is_white(v->text + at, v->size - at, &n);)
             at += n;
-        if (most == 0)
-            rest = jinja_strip(rest, 0, 1, NULL);
-        else
+        if (most != 0)
             rest = jinja_part(rest, 0, at - (v->size - rest.size));
         jinja_push(j, &to, &capacity, rest);
         if (most == 0)
@@ -1942,7 +1981,8 @@ static inline jinja_value jinja_split(jinja *j, const jinja_value *v, const jinj
 }
 
 /* Splits a string at a separator from its end, at most `most` times. */
-static inline jinja_value jinja_rsplit(jinja *j, const jinja_value *v, const jinja_value *separator, int64_t most)
+static inline jinja_value jinja_rsplit(jinja *j, const jinja_value *v, const jinja_value *separator,
+                                       int64_t most)
 {
     const jinja_value all = jinja_split(j, v, separator, -1);
     if (most < 0 || (uint64_t)most + 1 >= all.size)
@@ -1970,12 +2010,14 @@ static inline jinja_value jinja_split_lines(jinja *j, const jinja_value *v)
     return to;
 }
 
-static inline jinja_value jinja_join(jinja *j, const jinja_value *v, jinja_value separator, const jinja_value *attribute)
+static inline jinja_value jinja_join(jinja *j, const jinja_value *v, jinja_value separator,
+                                     const jinja_value *attribute)
 {
     const jinja_value all = jinja_iterate(j, v);
     jinja_text t = { NULL, NULL, 0, 0 };
     for (size_t i = 0; i < all.size; i++) {
-        const jinja_value item = attribute != NULL ? jinja_path(j, all.items[i], *attribute) : all.items[i];
+        const jinja_value item =
+            attribute != NULL ? jinja_path(j, all.items[i], *attribute) : all.items[i];
         if (i > 0)
             jinja_print(j, &t, &separator);
         jinja_print(j, &t, &item);
@@ -2039,11 +2081,14 @@ static inline jinja_value jinja_to_json(jinja *j, const jinja_value *v, const ji
     return jinja_text_value(&t);
 }
 
-static inline jinja_value jinja_to_number(jinja *j, const jinja_value *v, int word, const jinja_arguments *a)
+static inline jinja_value jinja_to_number(jinja *j, const jinja_value *v, int word,
+                                          const jinja_arguments *a)
 {
     const jinja_value *fallback = jinja_argument(a, 0, "default");
     double x = jinja_is_number(v) ? jinja_as_real(v) : 0;
     int valid = jinja_is_number(v);
+    if (v->kind == JINJA_UNDEFINED)
+        jinja_mismatch(j, "a number", v);
     if (v->kind == JINJA_STRING) {
         const jinja_value s = jinja_strip(*v, 1, 1, NULL);
         char digits[64], *end = digits;
@@ -2052,8 +2097,9 @@ static inline jinja_value jinja_to_number(jinja *j, const jinja_value *v, int wo
             digits[s.size] = 0;
             x = strspn(digits, "0123456789+-.eE") == s.size ? strtod(digits, &end) : 0;
             valid = end == digits + s.size && end > digits;
-            if (valid && word == JINJA_W_INT && s.size < 19 && strspn(digits + (*digits == '-'), "0123456789") +
-                                                                       (size_t)(*digits == '-') == s.size)
+            if (valid && word == JINJA_W_INT && s.size < 19 &&
+                strspn(digits + (*digits == '-'), "0123456789") + (size_t)(*digits == '-') ==
+                    s.size)
                 return jinja_whole(strtoll(digits, NULL, 10));
         }
     }
@@ -2083,7 +2129,8 @@ static inline int jinja_test(jinja *j, int word, const jinja_value *v, const jin
     case JINJA_W_IS_MAPPING: return kind == JINJA_DICT;
     case JINJA_W_IS_SEQUENCE:
     case JINJA_W_IS_ITERABLE:
-        return kind == JINJA_STRING || kind == JINJA_LIST || kind == JINJA_DICT || kind == JINJA_UNDEFINED;
+        return kind == JINJA_STRING || kind == JINJA_LIST || kind == JINJA_DICT ||
+               kind == JINJA_UNDEFINED;
     case JINJA_W_IS_NUMBER: return jinja_is_number(v);
     case JINJA_W_IS_INTEGER: return kind == JINJA_INT;
     case JINJA_W_IS_FLOAT: return kind == JINJA_FLOAT;
@@ -2099,13 +2146,15 @@ static inline int jinja_test(jinja *j, int word, const jinja_value *v, const jin
     case JINJA_W_IS_AT_MOST: return jinja_compare(j, JINJA_OP2('<', '='), v, other);
     case JINJA_W_IS_AT_LEAST: return jinja_compare(j, JINJA_OP2('>', '='), v, other);
     }
-    if (kind != JINJA_INT || (word == JINJA_W_IS_DIVISIBLE && (other->kind != JINJA_INT || other->whole == 0)))
+    if (kind != JINJA_INT ||
+        (word == JINJA_W_IS_DIVISIBLE && (other->kind != JINJA_INT || other->whole == 0)))
         jinja_mismatch(j, "odd, even or divisibleby", v);
     const int64_t divisor = word == JINJA_W_IS_DIVISIBLE ? other->whole : 2;
     return (divisor == -1 || v->whole % divisor == 0) == (word != JINJA_W_IS_ODD);
 }
 
-static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v, const jinja_arguments *a);
+static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v,
+                                      const jinja_arguments *a);
 
 /* Removes the first argument of a call and returns it. */
 static inline jinja_value jinja_shift(jinja *j, jinja_arguments *a, const char *what)
@@ -2121,13 +2170,16 @@ static inline jinja_value jinja_shift(jinja *j, jinja_arguments *a, const char *
 }
 
 /* Computes the filters map, select, reject, selectattr and rejectattr. */
-static inline jinja_value jinja_each(jinja *j, int word, const jinja_value *v, const jinja_arguments *given)
+static inline jinja_value jinja_each(jinja *j, int word, const jinja_value *v,
+                                     const jinja_arguments *given)
 {
     const int maps = word == JINJA_W_MAP;
     const int attributes = word == JINJA_W_SELECTATTR || word == JINJA_W_REJECTATTR;
     const int rejects = word == JINJA_W_REJECT || word == JINJA_W_REJECTATTR;
-    const jinja_value none = jinja_make(JINJA_LIST), all = jinja_iterate(j, jinja_is_true(v) ? v : &none);
-    jinja_value to = jinja_list(j, JINJA_LIST, all.size), path = jinja_make(JINJA_NONE), fallback = path;
+    const jinja_value none = jinja_make(JINJA_LIST),
+                      all = jinja_iterate(j, jinja_is_true(v) ? v : &none);
+    jinja_value to = jinja_list(j, JINJA_LIST, all.size), path = jinja_make(JINJA_NONE),
+                fallback = path;
     jinja_arguments a = *given;
     int id = JINJA_W_NONE, by_name = 0;
     if (maps && a.given == 0) {
@@ -2140,11 +2192,13 @@ static inline jinja_value jinja_each(jinja *j, int word, const jinja_value *v, c
         const jinja_value name = by_name ? jinja_shift(j, &a, maps ? "map" : "a test") : path;
         id = by_name ? jinja_word(&name, maps ? JINJA_IS_FILTER : JINJA_IS_TEST) : id;
         if (by_name && id == JINJA_W_NONE)
-            jinja_fail(j, "unknown %s '%.*s'", maps ? "filter" : "test", (int)(name.size < 60 ? name.size : 60), name.text);
+            jinja_fail(j, "unknown %s '%.*s'", maps ? "filter" : "test",
+                       (int)(name.size < 60 ? name.size : 60), name.text);
     }
     to.size = 0;
     for (size_t i = 0; i < all.size; i++) {
-        jinja_value item = path.kind == JINJA_STRING ? jinja_path(j, all.items[i], path) : all.items[i];
+        jinja_value item =
+            path.kind == JINJA_STRING ? jinja_path(j, all.items[i], path) : all.items[i];
         jinja_step(j, 1);
         if (maps && by_name)
             item = jinja_apply(j, id, JINJA_IS_FILTER, &item, &a);
@@ -2158,7 +2212,8 @@ static inline jinja_value jinja_each(jinja *j, int word, const jinja_value *v, c
 }
 
 /* Computes words whose value is a string. */
-static inline jinja_value jinja_apply_string(jinja *j, int word, int use, const jinja_value *v, const jinja_arguments *a)
+static inline jinja_value jinja_apply_string(jinja *j, int word, int use, const jinja_value *v,
+                                             const jinja_arguments *a)
 {
     const jinja_value *set = jinja_argument(a, 0, "chars");
     jinja_value other;
@@ -2178,7 +2233,8 @@ static inline jinja_value jinja_apply_string(jinja *j, int word, int use, const 
     case JINJA_W_TITLE: return jinja_case(j, v, word, use == JINJA_IS_FILTER);
     case JINJA_W_REPLACE:
         other = jinja_string_argument(j, a, 1, "new");
-        return jinja_replace(j, v, jinja_string_argument(j, a, 0, "old"), other, jinja_whole_argument(j, a, 2, "count", -1));
+        return jinja_replace(j, v, jinja_string_argument(j, a, 0, "old"), other,
+                             jinja_whole_argument(j, a, 2, "count", -1));
     case JINJA_W_SPLIT:
     case JINJA_W_RSPLIT:
         set = jinja_argument(a, 0, "sep");
@@ -2187,7 +2243,8 @@ static inline jinja_value jinja_apply_string(jinja *j, int word, int use, const 
         set = set != NULL && set->kind == JINJA_NONE ? NULL : set;
         if (word == JINJA_W_RSPLIT && set == NULL)
             jinja_fail(j, "unknown: rsplit without a separator");
-        return (word == JINJA_W_SPLIT ? jinja_split : jinja_rsplit)(j, v, set, jinja_whole_argument(j, a, 1, "maxsplit", -1));
+        return (word == JINJA_W_SPLIT ? jinja_split : jinja_rsplit)(
+            j, v, set, jinja_whole_argument(j, a, 1, "maxsplit", -1));
     case JINJA_W_SPLITLINES: return jinja_split_lines(j, v);
     case JINJA_W_INDENT: return jinja_indent(j, v, a);
     case JINJA_W_JOIN_METHOD:
@@ -2208,12 +2265,14 @@ static inline jinja_value jinja_apply_string(jinja *j, int word, int use, const 
     }
     other = jinja_string_argument(j, a, 0, "the text");
     const int fits = other.size <= v->size;
-    const int starts = fits && jinja_has(v, 0, &other), ends = fits && jinja_has(v, v->size - other.size, &other);
+    const int starts = fits && jinja_has(v, 0, &other),
+              ends = fits && jinja_has(v, v->size - other.size, &other);
     size_t n = 0, at = jinja_search(j, v, 0, &other);
     switch (word) {
     case JINJA_W_STARTSWITH: return jinja_bool(starts);
     case JINJA_W_ENDSWITH: return jinja_bool(ends);
-    case JINJA_W_REMOVEPREFIX: return starts ? jinja_part(*v, other.size, v->size - other.size) : *v;
+    case JINJA_W_REMOVEPREFIX:
+        return starts ? jinja_part(*v, other.size, v->size - other.size) : *v;
     case JINJA_W_REMOVESUFFIX: return ends ? jinja_part(*v, 0, v->size - other.size) : *v;
     case JINJA_W_FIND:
         other = jinja_part(*v, 0, at != SIZE_MAX ? at : 0);
@@ -2227,7 +2286,8 @@ static inline jinja_value jinja_apply_string(jinja *j, int word, int use, const 
 }
 
 /* Computes a filter or method. */
-static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v, const jinja_arguments *a)
+static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v,
+                                      const jinja_arguments *a)
 {
     const jinja_value *other;
     jinja_value to;
@@ -2238,7 +2298,8 @@ static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_v
     case JINJA_W_DEFAULT:
         other = jinja_argument(a, 1, "boolean");
         to = *v;
-        if (v->kind == JINJA_UNDEFINED || (other != NULL && jinja_is_true(other) && !jinja_is_true(v))) {
+        if (v->kind == JINJA_UNDEFINED ||
+            (other != NULL && jinja_is_true(other) && !jinja_is_true(v))) {
             other = jinja_argument(a, 0, "default_value");
             to = other != NULL ? *other : jinja_string("", 0, 0);
         }
@@ -2255,7 +2316,8 @@ static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_v
         break;
     case JINJA_W_JOIN:
         other = jinja_argument(a, 0, "d");
-        to = jinja_join(j, v, other != NULL ? jinja_str(j, other) : jinja_string("", 0, 0), jinja_argument(a, 1, "attribute"));
+        to = jinja_join(j, v, other != NULL ? jinja_str(j, other) : jinja_string("", 0, 0),
+                        jinja_argument(a, 1, "attribute"));
         break;
     case JINJA_W_LIST:
         to = jinja_iterate(j, v);
@@ -2271,7 +2333,8 @@ static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_v
         to = jinja_index(j, &to, word == JINJA_W_LAST ? -1 : 0);
         break;
     case JINJA_W_REVERSE: {
-        const jinja_value bounds[3] = { jinja_make(JINJA_NONE), jinja_make(JINJA_NONE), jinja_whole(-1) };
+        const jinja_value bounds[3] = { jinja_make(JINJA_NONE), jinja_make(JINJA_NONE),
+                                        jinja_whole(-1) };
         to = jinja_slice(j, v, bounds);
         to.is_tuple = 0;
         break;
@@ -2288,7 +2351,8 @@ static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_v
         if (v->kind != JINJA_DICT)
             jinja_mismatch(j, "dictsort", v);
         other = jinja_argument(a, 1, "by");
-        to = jinja_sort(j, v, other != NULL && jinja_is(other, "value"), jinja_whole_argument(j, a, 0, "case_sensitive", 0) == 0,
+        to = jinja_sort(j, v, other != NULL && jinja_is(other, "value"),
+                        jinja_whole_argument(j, a, 0, "case_sensitive", 0) == 0,
                         jinja_whole_argument(j, a, 2, "reverse", 0) != 0);
         to = jinja_entries(j, &to, JINJA_W_ITEMS);
         break;
@@ -2302,9 +2366,12 @@ static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_v
     case JINJA_W_ABS:
         if (!jinja_is_number(v))
             jinja_mismatch(j, "abs", v);
-        to = v->kind == JINJA_FLOAT ? jinja_real(v->real < 0 ? -v->real : v->real) : jinja_whole(v->whole < 0 ? -v->whole : v->whole);
+        to = v->kind == JINJA_FLOAT ? jinja_real(v->real < 0 ? -v->real : v->real)
+                                    : jinja_whole(v->whole < 0 ? -v->whole : v->whole);
         break;
     default:
+        if (word == JINJA_W_INDENT && v->kind != JINJA_STRING)
+            jinja_mismatch(j, "indent", v);
         /* a filter reads any value as a string */
         to = jinja_str(j, v);
         to = jinja_apply_string(j, word, use, &to, a);
@@ -2326,7 +2393,8 @@ static inline jinja_value jinja_captured(jinja *j, const jinja_node *body, jinja
     return jinja_text_value(&t);
 }
 
-static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro, const jinja_arguments *a)
+static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro,
+                                           const jinja_arguments *a)
 {
     jinja_scope *s = jinja_new_scope(j, macro->scope);
     size_t i = 0, used = 0;
@@ -2349,7 +2417,8 @@ static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro, c
     }
     if (used != a->count)
         jinja_fail(j, "the macro %.*s takes other arguments",
-                   (int)(macro->node->value.size < 60 ? macro->node->value.size : 60), macro->node->value.text);
+                   (int)(macro->node->value.size < 60 ? macro->node->value.size : 60),
+                   macro->node->value.text);
     return jinja_captured(j, macro->node->b, s);
 }
 
@@ -2369,7 +2438,8 @@ static inline jinja_value jinja_range(jinja *j, const jinja_arguments *a)
     }
     if (a->given < 1 || a->given > 3 || at[2] == 0)
         jinja_fail(j, "range takes 1 to 3 numbers, and no step 0");
-    const int64_t span = at[2] > 0 ? at[1] - at[0] : at[0] - at[1], step = at[2] > 0 ? at[2] : -at[2];
+    const int64_t span = at[2] > 0 ? at[1] - at[0] : at[0] - at[1],
+                  step = at[2] > 0 ? at[2] : -at[2];
     const size_t count = span > 0 ? (size_t)((span + step - 1) / step) : 0;
     jinja_step(j, count);
     jinja_value to = jinja_list(j, JINJA_LIST, count);
@@ -2385,7 +2455,8 @@ static inline jinja_value jinja_call_function(jinja *j, int word, const jinja_ar
         return jinja_range(j, a);
     if (word == JINJA_W_RAISE) {
         text = a->given > 0 ? jinja_str(j, &a->at[0]) : jinja_c_string("no reason given");
-        jinja_fail(j, "the template refuses the chat: %.*s", (int)(text.size < 240 ? text.size : 240), text.text);
+        jinja_fail(j, "the template refuses the chat: %.*s",
+                   (int)(text.size < 240 ? text.size : 240), text.text);
     }
     if (word == JINJA_W_STRFTIME) {
         char format[128], date[256];
@@ -2417,8 +2488,9 @@ static inline jinja_value jinja_call_function(jinja *j, int word, const jinja_ar
     return to;
 }
 
-/* Evaluates a call of a method, macro or function; `caller` is the body of a call block, or NULL. */
-static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope *s, const jinja_value *caller)
+/* Evaluates a call of a method, macro or function. `caller` is the body of a call block, or NULL. */
+static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope *s,
+                                     const jinja_value *caller)
 {
     const jinja_value *name = &n->a->value;
     const int width = (int)(name->size < 60 ? name->size : 60);
@@ -2432,7 +2504,8 @@ static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope 
         if (callee.kind == JINJA_FUNCTION)
             return jinja_apply(j, jinja_word(name, JINJA_IS_METHOD), JINJA_IS_METHOD, &v, &a);
         if (callee.kind != JINJA_MACRO)
-            jinja_fail(j, "unknown method '%.*s' of %s", width, name->text, jinja_kind_name(v.kind));
+            jinja_fail(j, "unknown method '%.*s' of %s", width, name->text,
+                       jinja_kind_name(v.kind));
         return jinja_call_macro(j, &callee, &a);
     }
     if (n->a->kind != JINJA_NAME)
@@ -2475,10 +2548,14 @@ static inline int jinja_compare(jinja *j, int op, const jinja_value *a, const ji
         return found == (op == JINJA_OP_IN);
     }
     const int order = jinja_order(j, a, b, 0);
-    return op == '<' ? order < 0 : op == '>' ? order > 0 : op == JINJA_OP2('<', '=') ? order <= 0 : order >= 0;
+    return op == '<'                   ? order < 0
+           : op == '>'                 ? order > 0
+           : op == JINJA_OP2('<', '=') ? order <= 0
+                                       : order >= 0;
 }
 
-static inline jinja_value jinja_arithmetic(jinja *j, int op, const jinja_value *a, const jinja_value *b)
+static inline jinja_value jinja_arithmetic(jinja *j, int op, const jinja_value *a,
+                                           const jinja_value *b)
 {
     if (!jinja_is_number(a) || !jinja_is_number(b))
         jinja_mismatch(j, "arithmetic", !jinja_is_number(a) ? a : b);
@@ -2493,7 +2570,9 @@ static inline jinja_value jinja_arithmetic(jinja *j, int op, const jinja_value *
         if (real > 9e18 || real < -9e18 || a->whole < -INT64_MAX || b->whole < -INT64_MAX)
             jinja_fail(j, "a number of more than 64 bits");
         if (!divides)
-            return jinja_whole(op == '+' ? a->whole + b->whole : op == '-' ? a->whole - b->whole : a->whole * b->whole);
+            return jinja_whole(op == '+'   ? a->whole + b->whole
+                               : op == '-' ? a->whole - b->whole
+                                           : a->whole * b->whole);
         quotient = a->whole / b->whole;
         quotient -= a->whole % b->whole != 0 && (a->whole < 0) != (b->whole < 0);
         return jinja_whole(op == '%' ? a->whole - quotient * b->whole : quotient);
@@ -2503,7 +2582,8 @@ static inline jinja_value jinja_arithmetic(jinja *j, int op, const jinja_value *
     return jinja_real(real);
 }
 
-static inline jinja_value jinja_binary_value(jinja *j, const jinja_node *n, const jinja_value *a, const jinja_value *b)
+static inline jinja_value jinja_binary_value(jinja *j, const jinja_node *n, const jinja_value *a,
+                                             const jinja_value *b)
 {
     if (n->op == '~')
         return jinja_concat(j, a, b);
@@ -2593,8 +2673,9 @@ static inline jinja_value jinja_eval_inner(jinja *j, const jinja_node *n, jinja_
     case JINJA_NEGATE:
     case JINJA_PLUS:
         b = jinja_whole(0);
-        return a.kind == JINJA_FLOAT ? jinja_real(n->kind == JINJA_NEGATE ? -a.real : a.real)
-                                     : jinja_arithmetic(j, n->kind == JINJA_NEGATE ? '-' : '+', &b, &a);
+        return a.kind == JINJA_FLOAT
+                   ? jinja_real(n->kind == JINJA_NEGATE ? -a.real : a.real)
+                   : jinja_arithmetic(j, n->kind == JINJA_NEGATE ? '-' : '+', &b, &a);
     case JINJA_AND: return jinja_is_true(&a) ? jinja_eval(j, n->b, s) : a;
     case JINJA_OR: return jinja_is_true(&a) ? a : jinja_eval(j, n->b, s);
     case JINJA_BINARY:
@@ -2628,7 +2709,8 @@ static inline jinja_value jinja_eval(jinja *j, const jinja_node *n, jinja_scope 
 enum { JINJA_GOES_ON, JINJA_BREAKS, JINJA_CONTINUES };
 
 /* Assigns a value to a name, an attribute of a namespace, or several names. */
-static inline void jinja_assign_to(jinja *j, const jinja_node *target, jinja_scope *s, const jinja_value *value)
+static inline void jinja_assign_to(jinja *j, const jinja_node *target, jinja_scope *s,
+                                   const jinja_value *value)
 {
     j->at = target->at;
     if (target->kind == JINJA_NAME) {

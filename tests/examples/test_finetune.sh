@@ -50,9 +50,9 @@ check "--new says what it made" says "^new    $work/talks: llama, [0-9]* paramet
 check "--new without a template" says "^new    $work/mute: gpt2, .*; chat template: none (--new .. --chat chatml adds one)" \
     --new 1x16x2x32 --model "$work/mute"
 echo '{"messages": [{"role": "user", "content": "Which tea is green?"}, {"role": "assistant", "content": "Sencha."}]}' > "$work/tea.jsonl"
-check "README's chats train --new's model" says "^chats  chatml, by the model's chat_template.jinja" --model "$work/talks" \
+check "README's chats train --new's model" says "^chats  by the model's chat_template.jinja" --model "$work/talks" \
     --data "$work/tea.jsonl" --eval-every 0 --steps 2 --save "$work/talks.tuned"
-check "README's chats: the trained adapter answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
+check "README's chats: the trained adapter answers" says "^chats  by the model" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
 check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.42 nats per token," $model --data "$work/text" \
