@@ -14,9 +14,9 @@
  * special token: each byte of the rendered text carries a mark of the message that it comes from.
  * An answer is tokenised separately from the text before it, as it is during generation.
  *
- * The targets of training are what the template marks by {% generation %}. Without such marks they
- * are, for each message of the assistant, the text after the one that asks for this answer
- * (add_generation_prompt), up to the token that ends the turn. A chat is refused if the template
+ * The targets of training are the bytes that the template marks by {% generation %}. Without such
+ * marks, a target begins after the request for an answer (the text of add_generation_prompt) and
+ * ends with the token that ends the turn. A chat is refused if the template
  * omits a message, or if it does not write the request for an answer before the answer.
  * C99 or C++11. */
 #ifndef CHAT_H
@@ -74,7 +74,7 @@ enum { CHAT_TEMPLATES = sizeof chat_templates / sizeof chat_templates[0] };
 
 /* A template and a chat. All zero is a chat without a template. */
 typedef struct {
-    char name[32]; /* of a template above, "own", or "model" for the model's; "" if there is none */
+    char name[32]; /* of a template above, "own", or "model" for the model's; "" for no template */
     /* texts of the begin-of-text token and the end-of-text token */
     char bos_eos[2][64];
     char custom[CHAT_ROLES][2][256]; /* texts before and after a turn, set by chat_set_turn */
@@ -121,7 +121,7 @@ static inline void chat_free(chat *c)
 }
 
 /* Sets a template. If it has a construct that jinja.h does not know, c->name becomes "" and
- * c->problem says what it is. Returns 0, or -1 with c->error if out of memory. */
+ * c->problem names it. Returns 0, or -1 with c->error if out of memory. */
 static inline int chat_use(chat *c, const char *name, const char *text, size_t size)
 {
     chat_free(c);
@@ -138,8 +138,8 @@ static inline int chat_use(chat *c, const char *name, const char *text, size_t s
     return 0;
 }
 
-/* Selects a template of chat_templates. Returns 0, or -1 if there is none with this name (then
- * c->error is empty) or memory is short. */
+/* Selects a template of chat_templates. Returns 0, or -1 for an unknown name (then c->error is
+ * empty) or if memory is short. */
 static inline int chat_select(chat *c, const char *name)
 {
     c->error[0] = 0;
@@ -581,7 +581,7 @@ static inline void chat_begin(chat *c)
 }
 
 /* Returns the offset in the rendered chat at which answer i begins: after the text that the
- * template writes before it and also at the end of a chat that asks for it. Text of earlier
+ * template writes before it and also at the end of a chat with a request for it. Text of earlier
  * messages may differ between the two. Fails if no part of the request for the answer agrees. */
 static inline size_t chat_answer_begin(jinja *j, chat *c, size_t i)
 {
@@ -742,7 +742,7 @@ static inline size_t chat_end_size(const chat *c, const bpe *b)
     return size;
 }
 
-/* Returns the first special token in the text that ends each answer, or -1 if there is none. */
+/* Returns the first special token in the text that ends each answer, or -1. */
 static inline int32_t chat_end_token(chat *c, const bpe *b)
 {
     chat_probe(c);
@@ -920,7 +920,7 @@ static inline int chat_write(chat_writer *w, chat_part part, const char *text, s
 }
 
 /* Renders the messages that were added, to c->out and c->targets. If add_prompt is nonzero, ends
- * with the text that asks for an answer. Answers before message `first` are no targets. b may be
+ * with the request for an answer. Answers before message `first` are no targets. b may be
  * NULL; then there are no targets, unless the template marks them. Returns 0, or -1 with
  * c->error. */
 static inline int chat_render_added(chat *c, bpe *b, size_t first, int add_prompt)
@@ -935,7 +935,7 @@ static inline int chat_render_added(chat *c, bpe *b, size_t first, int add_promp
 
 /* Appends the tokens of the messages that were added. If mask is not NULL, marks the tokens of
  * answers and of their ends as targets, except those of answers before message `first`. If
- * add_prompt is nonzero, ends with the text that asks for an answer. If specials is nonzero, special
+ * add_prompt is nonzero, ends with the request for an answer. If specials is nonzero, special
  * tokens that messages spell out become these tokens. Returns 0, or -1 with c->error and unchanged
  * tokens. */
 static inline int chat_encode_added(chat *c, bpe *b, size_t first, int add_prompt, int specials,

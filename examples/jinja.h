@@ -894,7 +894,7 @@ static inline void jinja_skip_white(jinja *j)
 }
 
 /* If the text at the position ends a tag, which has the last characters `closing` and '}', moves
- * behind it and the white space to omit, and returns 1. */
+ * past it and the white space to omit, and returns 1. */
 static inline int jinja_at_end(jinja *j, char closing)
 {
     const char *s = j->source + j->position;
@@ -1539,7 +1539,7 @@ static inline jinja_node *jinja_parse_text(jinja *j)
     return node;
 }
 
-/* Moves behind {# .. #}. */
+/* Moves past {# .. #}. */
 static inline void jinja_skip_comment(jinja *j)
 {
     for (; j->position < j->size; j->position++)
