@@ -145,8 +145,8 @@ static const char dataset_formats[] =
     "{\"prompt\": \"..\", \"completion\": \"..\"}, {\"messages\": [{\"role\": \"user\", \"content\": "
     "\"..\"}, ..]}, {\"instruction\": \"..\", \"output\": \"..\"} or {\"text\": \"..\"}";
 
-/* The forms of lines: a line has the first form whose first and last keys it has. The order matters,
- * because chats often have a key "prompt" too, and instructions a key "text". */
+/* The forms of lines: a line has the first form whose first and last keys it has. The order
+ * matters, because chats often have a key "prompt" too, and instructions a key "text". */
 static const struct {
     int kind;
     const char *keys[3]; /* prompt, further input that may be missing or NULL, and answer */
@@ -328,7 +328,7 @@ typedef struct { /* state while lines are read */
     const dataset_desc *desc;
     char *text; /* text of the current line, put together from several parts */
     size_t size, capacity;
-    json tools; /* the current line's tools, if they are a string of JSON */
+    json tools;  /* the current line's tools, if they are a string of JSON */
     size_t from; /* index of the first token that comes from `text` */
 } dataset_reader;
 
@@ -415,7 +415,8 @@ static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, 
 
 /* Adds the tokens of the messages that were added to the chat. Drops the tokens after the last
  * target. Answers before message `first` belong to the prompt. `what` names the chat in errors. */
-static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, size_t first, const char *what)
+static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, size_t first,
+                                   const char *what)
 {
     const dataset_desc *desc = r->desc;
     chat *c = desc->chats;
@@ -429,7 +430,8 @@ static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, si
     while (d->tokens.count > begin && !d->targets.flags[d->tokens.count - 1])
         d->tokens.count--;
     if (d->tokens.count == begin)
-        return json_fail(line, line->line, "%s has no turn of the assistant%s, so nothing in it is trained", what,
+        return json_fail(line, line->line,
+                         "%s has no turn of the assistant%s, so nothing in it is trained", what,
                          first > 0 ? " after the prompt" : "");
     if (d->targets.flags[begin])
         return json_fail(line, line->line, "nothing comes before the first answer; begin the chat "
@@ -444,7 +446,8 @@ static inline int dataset_has_chat(const dataset_desc *desc)
     return desc->chats != NULL && desc->chats->name[0] != 0;
 }
 
-static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader *r, const char *const keys[3])
+static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader *r,
+                                          const char *const keys[3])
 {
     static const char *const heads[3] = { "### Instruction:\n", "\n\n### Input:\n",
                                           "\n\n### Response:\n" };
@@ -453,7 +456,9 @@ static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader
     const uint32_t instruction = dataset_require(line, fields, keys[0]),
                    output = dataset_require(line, fields, keys[2]);
     uint32_t input = dataset_find(line, fields, keys[1]);
-    input = input != 0 && json_kind_of(line, input) != JSON_NULL ? dataset_require(line, fields, keys[1]) : 0;
+    input = input != 0 && json_kind_of(line, input) != JSON_NULL
+                ? dataset_require(line, fields, keys[1])
+                : 0;
     if (line->error[0] != 0)
         return -1;
     r->size = 0;
@@ -488,11 +493,13 @@ static inline int dataset_require_chat(json *line, const dataset_reader *r)
     if (dataset_has_chat(r->desc))
         return 0;
     const int known = c != NULL && c->source[0] != 0;
-    return json_fail(line, line->line,
-                     "a chat, but %s%s%s%.120s; --chat NAME takes one of these: %s; or --user-turn and "
-                     "--assistant-turn give the text around a turn",
-                     known ? "the model's " : "the model has no template", known ? c->source : "",
-                     known ? " cannot be used: " : "", known ? c->problem : "", chat_list_names(names, sizeof names));
+    return json_fail(
+        line, line->line,
+        "a chat, but %s%s%s%.120s; --chat NAME takes one of these: %s; or --user-turn and "
+        "--assistant-turn give the text around a turn",
+        known ? "the model's " : "the model has no template", known ? c->source : "",
+        known ? " cannot be used: " : "", known ? c->problem : "",
+        chat_list_names(names, sizeof names));
 }
 
 /* Begins a chat with the line's tools, which are a list, or a string with a list of JSON. */
@@ -524,7 +531,8 @@ static inline int dataset_begin_chat(json *line, dataset_reader *r)
     return chat_set_tools(c, from, tools) != 0 ? json_fail(line, line->line, "%s", c->error) : 0;
 }
 
-/* Appends a list of messages, or if `text` is nonzero also a text as a turn of the user, to the chat. */
+/* Appends a list of messages, or if `text` is nonzero also a text as a turn of the user, to the
+ * chat. */
 static inline int dataset_add_list(json *line, const dataset_reader *r, uint32_t messages, int text)
 {
     chat *c = r->desc->chats;
@@ -540,13 +548,18 @@ static inline int dataset_add_list(json *line, const dataset_reader *r, uint32_t
     return failed ? json_fail(line, line->line, "%s", c->error) : 0;
 }
 
-/* Adds a chat of a prompt, which may be 0, and an answer; only answers after the prompt are targets. */
-static inline int dataset_add_messages(dataset *d, json *line, dataset_reader *r, uint32_t prompt, uint32_t answer)
+/* Adds a chat of a prompt, which may be 0, and an answer; only answers after the prompt are
+ * targets. */
+static inline int dataset_add_messages(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
+                                       uint32_t answer)
 {
-    if (dataset_begin_chat(line, r) != 0 || (prompt != 0 && dataset_add_list(line, r, prompt, 1) != 0))
+    if (dataset_begin_chat(line, r) != 0 ||
+        (prompt != 0 && dataset_add_list(line, r, prompt, 1) != 0))
         return -1;
     const size_t first = r->desc->chats->messages.size;
-    return dataset_add_list(line, r, answer, 0) != 0 ? -1 : dataset_add_chat(d, line, r, first, "the chat");
+    return dataset_add_list(line, r, answer, 0) != 0
+               ? -1
+               : dataset_add_chat(d, line, r, first, "the chat");
 }
 
 static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
@@ -562,13 +575,15 @@ static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
                          "expected %s",
                          dataset_formats);
     if (form == DATASET_FORMS)
-        return json_fail(line, line->line, "expected %s; for other keys, give --fields prompt=KEY,answer=KEY",
+        return json_fail(line, line->line,
+                         "expected %s; for other keys, give --fields prompt=KEY,answer=KEY",
                          dataset_formats);
     const char *const *keys = dataset_forms[form].keys;
     const int kind = dataset_forms[form].kind;
     const uint32_t answer = dataset_find(line, fields, keys[2]);
     uint32_t prompt = kind == DATASET_PROMPTS ? dataset_find(line, fields, keys[0]) : 0;
-    const int lists = json_kind_of(line, answer) == JSON_ARRAY && json_kind_of(line, prompt) == JSON_ARRAY;
+    const int lists =
+        json_kind_of(line, answer) == JSON_ARRAY && json_kind_of(line, prompt) == JSON_ARRAY;
     d->lines[lists ? DATASET_CHATS : kind]++;
     if (kind == DATASET_CHATS || lists)
         return dataset_add_messages(d, line, r, prompt, answer);
@@ -582,7 +597,8 @@ static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
     prompt = dataset_require(line, fields, keys[0]);
     d->empty += json_size(line, answer) == 0;
     return dataset_require(line, fields, keys[2]) == 0 || line->error[0] != 0 ||
-           dataset_add_prompt(d, line, r, dataset_string(line, prompt), dataset_string(line, answer)) != 0;
+           dataset_add_prompt(d, line, r, dataset_string(line, prompt),
+                              dataset_string(line, answer)) != 0;
 }
 
 /* Returns a new example whose first token is the next one appended, or NULL with line->error. */
@@ -682,7 +698,8 @@ static inline int dataset_equal(const json *d, uint32_t a, uint32_t b)
         return 0;
     if (kind != JSON_ARRAY && kind != JSON_OBJECT)
         return memcmp(d->text + d->nodes[a].at, d->text + d->nodes[b].at, json_size(d, a)) == 0;
-    for (a = json_first(d, a), b = json_first(d, b); a != 0; a = json_next(d, a), b = json_next(d, b))
+    for (a = json_first(d, a), b = json_first(d, b); a != 0;
+         a = json_next(d, a), b = json_next(d, b))
         if (!dataset_equal(d, a, b) || (kind == JSON_OBJECT && !dataset_equal(d, a + 1, b + 1)))
             return 0;
     return 1;

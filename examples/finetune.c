@@ -442,11 +442,12 @@ static int check_chat(void)
         return session_fail(2, "--user-turn and --assistant-turn must be given together, and "
                                "--system-turn only with both");
     if (o.fields != NULL && !dataset_fields_valid(o.fields))
-        return session_fail(2,
-                            "--fields %s: expected KEY=NAME,.., where KEY is prompt, answer, completion, "
-                            "instruction, input, output, question, context, response, messages, "
-                            "conversations, text, chosen, rejected or tools",
-                            o.fields);
+        return session_fail(
+            2,
+            "--fields %s: expected KEY=NAME,.., where KEY is prompt, answer, completion, "
+            "instruction, input, output, question, context, response, messages, "
+            "conversations, text, chosen, rejected or tools",
+            o.fields);
     if (turn != NULL && o.chat != NULL)
         return session_fail(2,
                             "--chat %s and --user-turn both select a template; omit one of them",
@@ -867,10 +868,11 @@ static int open_chat(void)
 static void note_unknown_template(const char *what)
 {
     if (run.chat.name[0] == 0 && run.chat.source[0] != 0 && o.chat == NULL)
-        fprintf(session.out,
-                "note   the model's %s cannot be used, %s: %s; name a template with --chat NAME or\n"
-                "       --user-turn and --assistant-turn, or hide this note with --chat none\n",
-                run.chat.source, run.chat.problem, what);
+        fprintf(
+            session.out,
+            "note   the model's %s cannot be used, %s: %s; name a template with --chat NAME or\n"
+            "       --user-turn and --assistant-turn, or hide this note with --chat none\n",
+            run.chat.source, run.chat.problem, what);
 }
 
 /* Prints the chat template in use, and adds the token that ends an answer to run.stops. */

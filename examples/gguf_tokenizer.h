@@ -753,7 +753,8 @@ static inline int gguf_chat(gguf *g, chat *c, const char *name)
         snprintf(c->source, sizeof c->source, "tokenizer.chat_template");
     if (g->error[0] != 0)
         return chat_fail(c, "%s", g->error);
-    if ((text == NULL || chat_use(c, "model", text, size) == 0) && (name == NULL || chat_select_named(c, name) == 0))
+    if ((text == NULL || chat_use(c, "model", text, size) == 0) &&
+        (name == NULL || chat_select_named(c, name) == 0))
         return 0;
     return gguf_fail(g, "%s", c->error);
 }
