@@ -1,21 +1,28 @@
-/* chat.h - renders chats as a model's chat template does, as text and as tokens. To copy, with
- * tokenizer.h, the headers that it includes, and json.h.
+/* chat.h - renders chats by a model's chat template, as text and as tokens, and finds the answers
+ * in them. To copy, with jinja.h, json.h, tokenizer.h and the headers that it
+ * includes.
  *
  *     chat c;
  *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // the template of this model's folder
  *         fprintf(stderr, "%s\n", c.error);
  *     const chat_turn turns[] = { { CHAT_USER, "Hello!", 6 } };
  *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // before an answer
+ *     chat_free(&c);
  *
- * A model's chat_template is a Jinja program. This file does not run Jinja: it recognises the
- * templates below by their length and a 128-bit hash, and tests compare its output with Jinja's
- * for each of them (tests/golden/chat.py). For another template, call chat_set_turn with the
- * text before and after each kind of turn. Special tokens in a template's text become these
- * tokens. A user's text stays text even if it spells a special token. An answer is tokenised
- * separately from the prompt, as it is during generation. Not supported: tools, pictures,
- * reasoning. C99 or C++11. */
+ * A model's chat_template is a Jinja program, which jinja.h runs. For messages with tools,
+ * reasoning and other keys, call chat_begin, chat_add_json for each message, and chat_encode_added. Special
+ * tokens in a template's text become these tokens. A message's text stays text even if it spells a
+ * special token: each byte of the rendered text carries a mark of the message that it comes from.
+ * An answer is tokenised separately from the text before it, as it is during generation.
+ *
+ * The targets of training are the bytes that the template marks by {% generation %}. Without such
+ * marks, a target begins after the request for an answer (the text of add_generation_prompt) and
+ * ends with the token that ends the turn. A chat is refused if the template
+ * omits a message, or if it does not write the request for an answer before the answer.
+ * C99 or C++11. */
 #ifndef CHAT_H
 #define CHAT_H
+#include "jinja.h"
 #include "tokenizer.h"
 
 typedef enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES } chat_role;
@@ -27,198 +34,69 @@ typedef struct {
     size_t size;
 } chat_turn;
 
-/* The parts of a rendered chat: text of the template, text of a turn, text of an answer, and the
- * end of an answer. Training has CHAT_ANSWER and CHAT_END as targets. */
+/* The parts of a rendered chat: text of the template, text of a message, text of an answer, and
+ * text of the template in an answer, such as its end. The last two are the targets. */
 typedef enum { CHAT_TEMPLATE, CHAT_CONTENT, CHAT_ANSWER, CHAT_END } chat_part;
 
-enum {
-    /* strips white space around the text of each turn, as Python's str.strip does */
-    CHAT_TRIMS = 1,
-    CHAT_TRIMS_ANSWERS = 2, /* strips white space around answers only */
-    /* requires that turns alternate after a system turn: user, assistant, user, .. */
-    CHAT_ALTERNATES = 4,
-    /* puts the system text at the beginning of the first user turn, followed by an empty line, and
-     * surrounds the system text by turns[CHAT_SYSTEM], unless these texts are NULL */
-    CHAT_JOINS_SYSTEM = 8,
-    /* puts chat_format.prefix only before answers after which there is no user turn */
-    CHAT_LEADS_LAST = 16
-};
+/* The marks of jinja.h: CHAT_GIVEN for data outside messages, CHAT_MESSAGE + i for message i. */
+enum { CHAT_GIVEN = 1, CHAT_MESSAGE = 2, CHAT_MOST_MESSAGES = 32000 };
 
-/* The texts of a template. In them, \1 stands for the model's begin-of-text token, \2 for its
- * end-of-text token. */
-typedef struct {
-    const char *name, *begin;
-    /* texts before and after a turn of each role; NULL if the template does not have the role */
-    const char *turns[CHAT_ROLES][2];
-    /* text at the beginning of each answer, which is a target, or NULL */
-    const char *prefix;
-    /* text after the end of an answer, which is not a target, or NULL */
-    const char *suffix;
-    const char *default_system; /* system text of chats that have none, or NULL */
-    /* replaces turns[CHAT_SYSTEM][0] if the system turn comes first, or NULL */
-    const char *first_prefix;
-    int rules;
-} chat_format;
-
-#define CHAT_ML(name, begin, system, lead, rules)                                                  \
-    {                                                                                              \
-        name, begin,                                                                               \
-            { { "<|im_start|>system\n", "<|im_end|>\n" },                                          \
-              { "<|im_start|>user\n", "<|im_end|>\n" },                                            \
-              { "<|im_start|>assistant\n", "<|im_end|>" } },                                       \
-            lead, "\n", system, NULL, rules                                                        \
-    }
-#define CHAT_LLAMA(name, system, first)                                                            \
-    {                                                                                              \
-        name, "\1",                                                                                \
-            { { "<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>" },                  \
-              { "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>" },                    \
-              { "<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>" } },             \
-            "", "", system, first, CHAT_TRIMS                                                      \
-    }
-#define CHAT_GEMMA(name, rules)                                                                    \
-    {                                                                                              \
-        name, "\1",                                                                                \
-            { { NULL, NULL },                                                                      \
-              { "<start_of_turn>user\n", "<end_of_turn>\n" },                                      \
-              { "<start_of_turn>model\n", "<end_of_turn>" } },                                     \
-            "", "\n", NULL, NULL, CHAT_TRIMS | CHAT_ALTERNATES | (rules)                           \
-    }
-#define CHAT_MISTRAL(name, before, behind, lead, after, rules)                                     \
-    {                                                                                              \
-        name, "\1", { { NULL, NULL }, { before, behind }, { "", "\2" } }, lead, after, NULL, NULL, \
-            CHAT_ALTERNATES | (rules)                                                              \
-    }
-static const chat_format chat_formats[] = {
-    CHAT_ML("chatml", "", NULL, "", 0),
-    CHAT_ML("chatml-begin", "\1", NULL, "", 0),
-    CHAT_ML("qwen2", "", "You are a helpful assistant.", "", 0),
-    CHAT_ML("qwen2.5", "", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-            "", 0),
-    CHAT_ML("qwen3", "", NULL, "<think>\n\n</think>\n\n", CHAT_LEADS_LAST),
-    CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-            "", 0),
-    CHAT_LLAMA("llama3", NULL, NULL),
-    /* This date is the one that Llama's template uses without a clock. So tokens do not change from
-     * day to day. */
-    CHAT_LLAMA(
-        "llama3.1", "",
-        "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-        "Today Date: 26 Jul 2024\n\n"),
-    CHAT_GEMMA("gemma", 0),
-    CHAT_GEMMA("gemma3", CHAT_JOINS_SYSTEM),
-    CHAT_MISTRAL("mistral", "[INST] ", " [/INST]", "", "", 0),
-    CHAT_MISTRAL("mistral-0.1", "[INST] ", " [/INST]", "", " ", 0),
-    CHAT_MISTRAL("mistral-v1", " [INST] ", " [/INST]", " ", "", CHAT_JOINS_SYSTEM),
-    CHAT_MISTRAL("mistral-v3", "[INST] ", "[/INST]", " ", "", CHAT_TRIMS_ANSWERS),
-    CHAT_MISTRAL("mistral-nemo", "[INST]", "[/INST]", "", "", 0),
-    { "mistral-v7",
-      "\1",
-      { { "[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]" }, { "[INST] ", "[/INST]" }, { "", "\2" } },
-      " ",
-      "",
-      NULL,
-      NULL,
-      0 },
-    { "llama2",
-      "",
-      { { "<<SYS>>\n", "\n<</SYS>>" }, { "\1[INST] ", " [/INST]" }, { "", " \2" } },
-      " ",
-      "",
-      NULL,
-      NULL,
-      CHAT_TRIMS | CHAT_ALTERNATES | CHAT_JOINS_SYSTEM },
-    { "zephyr",
-      "",
-      { { "<|system|>\n", "\2\n" }, { "<|user|>\n", "\2\n" }, { "<|assistant|>\n", "\2" } },
-      "",
-      "\n",
-      NULL,
-      NULL,
-      0 },
-};
-#undef CHAT_ML
-#undef CHAT_LLAMA
-#undef CHAT_GEMMA
-#undef CHAT_MISTRAL
-enum { CHAT_FORMATS = sizeof chat_formats / sizeof chat_formats[0] };
-
-/* Known templates: length in bytes, FNV-1a hashes with two initial values, and the name of the
- * format. */
+/* Templates for models that have none. */
 static const struct {
-    uint32_t size;
-    uint64_t hash[2];
-    const char *format;
+    const char *name, *text;
 } chat_templates[] = {
-    { 189, { 0x0a01800d6ec3b423, 0xee32c1109a78e933 }, "chatml" },
-    { 192, { 0x515df9e5e2dae077, 0x5bd03015f1c0ea87 }, "chatml" },
-    { 196, { 0x88bf4138d5c826f0, 0x8b5832debef351a0 }, "chatml" },
-    { 199, { 0xa41d6bae9b9141bc, 0x01eb42b9a6888c6c }, "chatml" },
-    { 291, { 0x773d13e188afc917, 0x8da586575c0a8367 }, "chatml" },
-    { 294, { 0x17fde6ecda9c7c01, 0xc94f20f5a6af34d1 }, "chatml" },
-    { 297, { 0x77b2ec37fdf9727d, 0xb653eec980a0a22d }, "chatml" },
-    { 2630, { 0x3751fe8ea48448ab, 0xabc492c130a9223b }, "chatml" },
-    { 3165, { 0xe8faca59b0472e66, 0xdadb7ad2ed9a6016 }, "chatml" },
-    { 4063, { 0x81d45424a0beddda, 0xc08414d009f0534a }, "chatml" },
-    { 6147, { 0x21dc9ed0659009cb, 0xcb5cbdaf3323a19b }, "chatml" },
-    { 6652, { 0x9a3bbe51238e1cf0, 0x2efdaee1f23c1b00 }, "chatml" },
-    { 6721, { 0xff53d7337ccbb396, 0x05202d9238390466 }, "chatml" },
-    { 209, { 0x89bcbd75ce6a3d28, 0x5d49541334b72218 }, "chatml-begin" },
-    { 211, { 0x52642d07ab0602d8, 0x734e7ebc393da6c8 }, "chatml-begin" },
-    { 212, { 0x3d431dbc3308b134, 0x0a7b56514c6e4da4 }, "chatml-begin" },
-    { 214, { 0x852314cd81861fe4, 0xc7ecf1d6560b47d4 }, "chatml-begin" },
-    { 328, { 0x8a87094e0e1e24c5, 0xdb9634da80a10935 }, "qwen2" },
-    { 333, { 0x75e88977b2787cd7, 0x9f006b13b62e0107 }, "qwen2" },
-    { 341, { 0x245313a714bda899, 0x17408f3e41f89969 }, "qwen2" },
-    { 1017, { 0x71242f76359e71e8, 0xc3803c082eb0fc38 }, "qwen2" },
-    { 3239, { 0x59dd975ef5774b65, 0x3df8bd3e97d94df5 }, "qwen2" },
-    { 2506, { 0xe642ce246d7f2e3d, 0xb0c6d4adf131fbad }, "qwen2.5" },
-    { 2508, { 0xadaa2a0bbac0305f, 0xfac08dba0f8073cf }, "qwen2.5" },
-    { 2558, { 0xefc577352ade125d, 0xfeb7de4e79e9184d }, "qwen2.5" },
-    { 2964, { 0xdedd22c04194d239, 0x91dbac651c418d09 }, "qwen2.5" },
-    { 4116, { 0x2bfdb7aa9754484e, 0xbb067b5accdb167e }, "qwen3" },
-    { 4168, { 0x959a4551391a6549, 0xd0069ccc0e9aa9b9 }, "qwen3" },
-    { 368, { 0x45ec583d4d25bc3a, 0x2ae4d6fa3d46c54a }, "smollm2" },
-    { 373, { 0x09b5156a5cf6abfc, 0xf2fb4ef0386190cc }, "smollm2" },
-    { 389, { 0x0e60067a5537498e, 0x2b5003d3a234709e }, "llama3" },
-    { 393, { 0x32844fd43eab01d2, 0x62991ea0255317a2 }, "llama3" },
-    { 696, { 0x58f97c63c2f8bd77, 0x429189328ed68947 }, "llama3" },
-    { 862, { 0xf2a9dd138dc335ee, 0x648816623874c9be }, "llama3" },
-    { 3826, { 0x368f4c34b8554414, 0x0631b77aaa71f044 }, "llama3.1" },
-    { 4613, { 0xcc0368e1ffb6b958, 0xc40c59d089b38f28 }, "llama3.1" },
-    { 591, { 0x5c10ee65212d93b3, 0x9cc6cad2fe888a03 }, "gemma" },
-    { 594, { 0x70f3cded3fb90051, 0x3e5f5dd2783f4621 }, "gemma" },
-    { 814, { 0x11e389fb3a2aad74, 0xd3351dbfd30bd264 }, "gemma" },
-    { 1362, { 0xca32624169bacac9, 0x24c028387cdd9e79 }, "gemma" },
-    { 1374, { 0x5e86a815daeaa1a5, 0x6099c1e708986f55 }, "gemma" },
-    { 1531, { 0xd19b6ff3a49deea5, 0x5d65f773c0c03655 }, "gemma3" },
-    { 1776, { 0xcb3e9bb118802275, 0xe8e6fa91360bbc85 }, "gemma3" },
-    { 1870, { 0x11ed3bbebdc13df7, 0xad9966da990279c7 }, "gemma3" },
-    { 2721, { 0xef9e42aa2c564290, 0xf167732872da81a0 }, "gemma3" },
-    { 470, { 0x8c734b90b4f8d84d, 0x9e8aeade2dbbfdbd }, "mistral" },
-    { 477, { 0xc730acc029ce6ee0, 0x0a679c45276eec70 }, "mistral-0.1" },
-    { 1057, { 0x46eac0bf5c765c47, 0xea2652a4b8458817 }, "mistral-v1" },
-    { 1490, { 0x7959c3cbc5cd4fed, 0x11d8650a2d03545d }, "mistral-v1" },
-    { 4674, { 0x4c047ddf01c6c1d9, 0x99cf09eab8eb2789 }, "mistral-v3" },
-    { 415, { 0x71e04a49fb8f1f9d, 0xe8dd1d9c9cad4acd }, "mistral-nemo" },
-    { 3021, { 0x496038b6b1dbbc85, 0x4fdfdf299fd613b5 }, "mistral-nemo" },
-    { 3777, { 0xc134bf40d6f56d76, 0xf4f86ee8ddb7bf26 }, "mistral-nemo" },
-    { 3944, { 0x20783e9d94168233, 0xc627dccb98fb6743 }, "mistral-nemo" },
-    { 4658, { 0x16bcbbaa728db9f2, 0x969a8df75b5203c2 }, "mistral-nemo" },
-    { 423, { 0xe4a9cc594604808a, 0x59606458248694fa }, "mistral-v7" },
-    { 815, { 0xf344eecf1bd3a427, 0x49ad64cb84f28097 }, "llama2" },
-    { 410, { 0xcd8b49000db02c2c, 0x97f10faad2da877c }, "zephyr" },
+    { "chatml",
+      "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}" },
+    { "llama3", "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' ~ m.role ~ "
+                "'<|end_header_id|>\\n\\n' ~ m.content | trim ~ '<|eot_id|>' }}{% endfor %}"
+                "{% if add_generation_prompt %}"
+                "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}" },
+    { "gemma",
+      "{{ bos_token }}{% set system = messages and messages[0].role == 'system' %}"
+      "{% for m in messages[1 if system else 0:] %}"
+      "{% if m.role != ('assistant' if loop.index0 % 2 else 'user') %}"
+      "{{ raise_exception('user and assistant must alternate') }}{% endif %}"
+      "{{ '<start_of_turn>' ~ ('user' if m.role == 'user' else 'model') ~ '\\n' ~ "
+      "(messages[0].content ~ '\\n\\n' if system and loop.first else '') ~ m.content | trim ~ "
+      "'<end_of_turn>\\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}" },
+    { "mistral", "{{ bos_token }}{% for m in messages %}"
+                 "{% if m.role != ('assistant' if loop.index0 % 2 else 'user') %}"
+                 "{{ raise_exception('user and assistant must alternate') }}{% endif %}"
+                 "{{ '[INST] ' ~ m.content ~ '[/INST]' if m.role == 'user' else "
+                 "' ' ~ m.content | trim ~ eos_token }}"
+                 "{% endfor %}" },
+    { "zephyr",
+      "{% for m in messages %}{{ '<|' ~ m.role ~ '|>\\n' ~ m.content ~ eos_token ~ '\\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}" },
 };
+enum { CHAT_TEMPLATES = sizeof chat_templates / sizeof chat_templates[0] };
 
+/* A template and a chat. All zero is a chat without a template. */
 typedef struct {
-    chat_format format;  /* the selected format; its name is NULL if the format is unknown */
-    /* bos_eos[0]: text of the begin-of-text token, \1; bos_eos[1]: text of the end-of-text token,
-     * \2 */
+    char name[32]; /* of a template above, "own", or "model" for the model's; "" for no template */
+    /* texts of the begin-of-text token and the end-of-text token */
     char bos_eos[2][64];
-    char custom[3][2][256]; /* texts set by chat_set_turn, for which `format` has pointers */
-    char custom_suffix[256];
-    char source[96]; /* name of the file that contains the template, or "" */
+    char custom[CHAT_ROLES][2][256]; /* texts before and after a turn, set by chat_set_turn */
+    char source[96];   /* name of the file that contains the model's template, or "" */
+    char problem[400]; /* why the model's template cannot be used, or "" */
     char error[512];
+    jinja program;
+    jinja_memory base; /* memory without messages */
+    /* the text after an answer that is followed by another turn; its first tail_common bytes also
+     * follow the last answer of a chat */
+    char tail[256];
+    size_t tail_size, tail_common;
+    int probed; /* nonzero if tail has been determined */
+    /* the messages and tools of the chat that is being made */
+    jinja_value messages, tools;
+    size_t capacity;
+    /* the rendered chat, and for each byte 1 if it is a target; valid until the next call */
+    jinja_text out;
+    unsigned char *targets;
+    size_t spelled; /* number of special tokens that the messages of that chat spell out */
+    size_t empty;   /* number of its answers that are empty */
 } chat;
 
 #if defined(__GNUC__)
@@ -234,48 +112,62 @@ chat_fail(chat *c, const char *format, ...)
     return -1;
 }
 
-/* ---- the format ------------------------------------------------------------------------------ */
-static inline uint64_t chat_hash(const char *text, size_t size, uint64_t hash)
+/* ---- the template ---------------------------------------------------------------------------- */
+/* Frees the template and the messages of a chat. */
+static inline void chat_free(chat *c)
 {
-    for (size_t i = 0; i < size; i++)
-        if (text[i] != '\r' || i + 1 == size || text[i + 1] != '\n')
-            hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
-    return hash;
+    jinja_free(&c->program);
+    c->name[0] = 0;
+    c->probed = 0;
 }
 
+/* Sets a template. If it has a construct that jinja.h does not know, c->name becomes "" and
+ * c->problem names it. Returns 0, or -1 with c->error if out of memory. */
+static inline int chat_use(chat *c, const char *name, const char *text, size_t size)
+{
+    chat_free(c);
+    c->problem[0] = 0;
+    const int failed = jinja_open(&c->program, text, size) != 0;
+    c->program.now = 1721952000; /* 26 Jul 2024: tokens do not change from day to day */
+    c->base = jinja_keep(&c->program);
+    if (failed && strstr(c->program.error, "out of memory") != NULL)
+        return chat_fail(c, "%s", c->program.error);
+    if (failed)
+        snprintf(c->problem, sizeof c->problem, "%s", c->program.error);
+    else
+        snprintf(c->name, sizeof c->name, "%s", name);
+    return 0;
+}
+
+/* Selects a template of chat_templates. Returns 0, or -1 for an unknown name (then c->error is
+ * empty) or if memory is short. */
 static inline int chat_select(chat *c, const char *name)
 {
-    for (int i = 0; i < CHAT_FORMATS; i++)
-        if (strcmp(name, chat_formats[i].name) == 0) {
-            c->format = chat_formats[i];
-            return 0;
-        }
+    c->error[0] = 0;
+    for (int i = 0; i < CHAT_TEMPLATES; i++)
+        if (strcmp(name, chat_templates[i].name) == 0)
+            return chat_use(c, name, chat_templates[i].text, strlen(chat_templates[i].text));
     return -1;
 }
 
-/* Writes the names of all known formats to `to`, separated by commas, and returns `to`. */
+/* Writes the names of all templates above to `to`, separated by commas, and returns `to`. */
 static inline const char *chat_list_names(char *to, size_t size)
 {
     size_t n = 0;
-    for (int i = 0; i < CHAT_FORMATS && n < size; i++)
-        n += (size_t)snprintf(to + n, size - n, "%s%s", i > 0 ? ", " : "", chat_formats[i].name);
+    for (int i = 0; i < CHAT_TEMPLATES && n < size; i++)
+        n += (size_t)snprintf(to + n, size - n, "%s%s", i > 0 ? ", " : "", chat_templates[i].name);
     return to;
 }
 
-/* Sets c->format if `text` is a known template. As Jinja does, ignores a newline at the end and
- * reads CR LF as a newline. */
-static inline void chat_recognise(chat *c, const char *text, size_t size)
+/* Selects a template by its name, with an error that lists all names. */
+static inline int chat_select_named(chat *c, const char *name)
 {
-    size -= size > 0 && text[size - 1] == '\n';
-    size -= size > 0 && text[size - 1] == '\r';
-    size_t bytes = size;
-    for (size_t i = 0; i + 1 < size; i++)
-        bytes -= text[i] == '\r' && text[i + 1] == '\n';
-    const uint64_t a = chat_hash(text, size, 14695981039346656037u),
-                   b = chat_hash(text, size, 0x9e3779b97f4a7c15u);
-    for (size_t i = 0; i < sizeof chat_templates / sizeof chat_templates[0]; i++)
-        if (chat_templates[i].size == bytes && chat_templates[i].hash[0] == a && chat_templates[i].hash[1] == b)
-            chat_select(c, chat_templates[i].format);
+    char names[256];
+    if (chat_select(c, name) == 0)
+        return 0;
+    return c->error[0] != 0
+               ? -1
+               : chat_fail(c, "%s: allowed is %s", name, chat_list_names(names, sizeof names));
 }
 
 /* Reads a token of tokenizer_config.json into c->bos_eos[which]. It is a string, or an object whose
@@ -302,18 +194,21 @@ static inline int chat_read_config(chat *c, json *d)
         for (uint32_t i = json_first(d, several); i != 0; i = json_next(d, i))
             if (json_is(d, json_find(d, i, "name"), "default"))
                 at = json_find(d, i, "template");
+        snprintf(c->problem, sizeof c->problem, "none of its templates has the name default");
     }
     if (json_kind_of(d, at) == JSON_STRING || several != 0)
         snprintf(c->source, sizeof c->source, "tokenizer_config.json");
-    if (json_kind_of(d, at) == JSON_STRING)
-        chat_recognise(c, json_text(d, at), json_size(d, at));
-    return d->error[0] != 0 ? chat_fail(c, "%s", d->error) : 0;
+    if (d->error[0] != 0)
+        return chat_fail(c, "%s", d->error);
+    return json_kind_of(d, at) == JSON_STRING
+               ? chat_use(c, "model", json_text(d, at), json_size(d, at))
+               : 0;
 }
 
-/* Selects a format. If `name` is not NULL, it is the format's name. Otherwise the folder's
- * chat_template.jinja or, without that file, its tokenizer_config.json determines the format; if
- * there is no template or an unknown one, c->format.name becomes NULL. Returns 0, or -1 with
- * c->error, for example for an unknown `name`. */
+/* Opens a template. If `name` is not NULL, it is a name in chat_templates. Otherwise it is the one
+ * of the folder's chat_template.jinja or, without that file, of its tokenizer_config.json; without
+ * any, or with one that jinja.h cannot run, c->name becomes "". Returns 0, or -1 with c->error, for
+ * example for an unknown `name`. Call chat_free in both cases. */
 static inline int chat_open(chat *c, const char *folder, const char *name)
 {
     json d;
@@ -334,19 +229,56 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     f = fopen(path, "rb");
     if (f != NULL) {
         fclose(f);
-        memset(&c->format, 0, sizeof c->format);
         snprintf(c->source, sizeof c->source, "chat_template.jinja");
         const char *text = json_read_text(&d, path, &size);
-        if (text != NULL)
-            chat_recognise(c, text, size);
-        const int failed = text == NULL ? chat_fail(c, "%s", d.error) : 0;
+        const int failed =
+            text == NULL ? chat_fail(c, "%s", d.error) : chat_use(c, "model", text, size);
         json_free(&d);
         if (failed)
             return -1;
     }
-    if (name != NULL && chat_select(c, name) != 0)
-        return chat_fail(c, "%s: allowed is %s", name, chat_list_names(path, sizeof path));
-    return 0;
+    return name != NULL ? chat_select_named(c, name) : 0;
+}
+
+/* Appends a text as a string of Jinja. */
+static inline void chat_quote(char *to, size_t *n, const char *text)
+{
+    to[(*n)++] = '"';
+    for (; *text != 0; text++) {
+        if (*text == '"' || *text == '\\')
+            to[(*n)++] = '\\';
+        to[(*n)++] = *text;
+    }
+    to[(*n)++] = '"';
+}
+
+/* Makes a template of the texts in c->custom. */
+static inline int chat_use_custom(chat *c)
+{
+    char text[CHAT_ROLES * 1400 + 400];
+    size_t n = (size_t)sprintf(text, "{%% for m in messages %%}");
+    for (int i = 0; i < CHAT_ROLES; i++) {
+        const int known = c->custom[i][0][0] != 0 || c->custom[i][1][0] != 0;
+        n += (size_t)sprintf(text + n, "{%% %s m.role == '%s' %%}{{ ", i > 0 ? "elif" : "if",
+                             chat_roles[i]);
+        if (known) {
+            chat_quote(text, &n, c->custom[i][0]);
+            n += (size_t)sprintf(text + n, " ~ m.content ~ ");
+            chat_quote(text, &n, c->custom[i][1]);
+        } else {
+            n += (size_t)sprintf(text + n,
+                                 i == CHAT_SYSTEM
+                                     ? "raise_exception('a turn of the system needs --system-turn')"
+                                     : "m.content");
+        }
+        n += (size_t)sprintf(text + n, " }}");
+    }
+    n += (size_t)sprintf(
+        text + n, "{%% else %%}{{ raise_exception('a turn of the ' ~ m.role ~ ' is not known') }}"
+                  "{%% endif %%}{%% endfor %%}{%% if add_generation_prompt %%}{{ ");
+    chat_quote(text, &n, c->custom[CHAT_ASSISTANT][0]);
+    n += (size_t)sprintf(text + n, " }}{%% endif %%}");
+    return chat_use(c, "own", text, n);
 }
 
 /* Sets the texts around turns of a role. `text` is "BEFORE{}AFTER", with the escapes \n, \t and \\.
@@ -355,6 +287,8 @@ static inline int chat_set_turn(chat *c, chat_role role, const char *text)
 {
     size_t n = 0;
     int side = 0;
+    if (strcmp(c->name, "own") != 0)
+        memset(c->custom, 0, sizeof c->custom);
     for (const char *p = text; *p != 0; p++) {
         if (side == 0 && p[0] == '{' && p[1] == '}') {
             c->custom[role][side++][n] = 0;
@@ -367,202 +301,387 @@ static inline int chat_set_turn(chat *c, chat_role role, const char *text)
             ch = p[1] == 'n' ? '\n' : p[1] == 't' ? '\t' : '\\';
             p++;
         }
-        if (n + 1 == sizeof c->custom[role][side] || ch == '\1' || ch == '\2')
-            return chat_fail(c, "a turn of the %s: the texts before and after {} may have at most "
-                                "255 bytes each",
+        if (n + 1 == sizeof c->custom[role][side])
+            return chat_fail(c,
+                             "a turn of the %s: the texts before and after {} may have at most "
+                             "255 bytes each",
                              chat_roles[role]);
         c->custom[role][side][n++] = ch;
     }
     c->custom[role][side][n] = 0;
     if (side == 0)
-        return chat_fail(c,
-                         "a turn of the %s, \"%.80s\": expected {} in the place of the message, "
-                                                    "as in "
-                         "\"<|user|>\\n{}</s>\\n\"",
-                         chat_roles[role], text);
-    if (c->format.name == NULL || strcmp(c->format.name, "own") != 0) {
-        memset(&c->format, 0, sizeof c->format);
-        c->format.name = "own";
-        c->format.begin = c->format.prefix = c->format.suffix = "";
-    }
-    c->format.turns[role][0] = c->custom[role][0];
-    c->format.turns[role][1] = c->custom[role][1];
-    if (role == CHAT_ASSISTANT) {
-        while (n > 0 && strchr(" \n\t", c->custom[role][1][n - 1]) != NULL)
-            n--;
-        c->custom_suffix[0] = 0;
-        if (n > 0) {
-            strcpy(c->custom_suffix, c->custom[role][1] + n);
-            c->custom[role][1][n] = 0;
-        }
-        c->format.suffix = c->custom_suffix;
-    }
-    return 0;
+        return chat_fail(
+            c,
+            "a turn of the %s, \"%.80s\": expected {} in the place of the message, as in "
+            "\"<|user|>\\n{}</s>\\n\"",
+            chat_roles[role], text);
+    return chat_use_custom(c);
 }
 
-/* ---- the text of a chat ---------------------------------------------------------------------- */
-/* A function that receives the next n bytes of a rendered chat, which are a `part`. Returns 0, or
- * another value to stop after a failure. */
-typedef int (*chat_put)(void *user, chat_part part, const char *text, size_t n);
+/* ---- messages -------------------------------------------------------------------------------- */
+/* Arguments of the bodies below, which jinja_run calls. */
+typedef struct {
+    chat *c;
+    json *d;
+    uint32_t at;
+    const chat_turn *turn;
+    size_t count, first;
+    int asks;
+    const char *says; /* the error of a body, or NULL */
+} chat_task;
 
-/* Passes a text of the format to `put`, with \1 and \2 replaced by their tokens. */
-static inline int chat_put_template(const chat *c, chat_part part, const char *text, chat_put put,
-                                 void *user)
+/* Runs a body. Returns 0, or -1 with c->error. */
+static inline int chat_run(chat *c, void (*body)(jinja *j, void *user), chat_task *task)
 {
-    while (*text != 0) {
-        const size_t n = strcspn(text, "\1\2");
-        const char *piece = n == 0 ? c->bos_eos[*text - 1] : text;
-        if (put(user, part, piece, n == 0 ? strlen(piece) : n) != 0)
-            return -1;
-        text += n == 0 ? 1 : n;
-    }
-    return 0;
+    task->c = c;
+    task->says = NULL;
+    if (jinja_run(&c->program, body, task) == 0 && task->says == NULL)
+        return 0;
+    if (task->says != NULL)
+        return chat_fail(c, "message %d: %s", (int)c->messages.size + 1, task->says);
+    return chat_fail(c, "%s%s", c->program.at != SIZE_MAX ? "the chat template, " : "",
+                     c->program.error);
 }
 
-/* Returns whether the text s begins with white space in the sense of Python's str.strip: Unicode's
- * white space and characters 28 to 31. Sets *size to its bytes. */
-static inline int chat_is_white(const char *s, size_t n, size_t *size)
+static inline void chat_clear(chat *c)
 {
-    uint32_t ch = 'x';
-    const int length = json_utf8(s, n, &ch);
-    *size = (size_t)(length < 0 ? -length : length);
-    return length > 0 && (unicode_class(ch) == UNICODE_SPACE || (ch >= 28 && ch <= 31));
+    jinja_release(&c->program, c->base);
+    c->messages = jinja_make(JINJA_LIST);
+    c->tools = jinja_make(JINJA_NONE);
+    c->capacity = 0;
 }
 
-static inline void chat_trim(const char **text, size_t *size)
+static inline void chat_append_message(jinja *j, chat *c, jinja_value message)
 {
-    size_t n;
-    while (*size > 0 && chat_is_white(*text, *size, &n)) {
-        *text += n;
-        *size -= n;
-    }
-    while (*size > 0) {
-        size_t at = *size - 1;
-        while (at > 0 && *size - at < 4 && ((unsigned char)(*text)[at] & 0xc0) == 0x80)
-            at--;
-        if (!chat_is_white(*text + at, *size - at, &n) || at + n != *size)
+    if (c->messages.size == CHAT_MOST_MESSAGES)
+        jinja_fail(j, "a chat of more than %d messages", CHAT_MOST_MESSAGES);
+    jinja_push(j, &c->messages, &c->capacity, message);
+}
+
+static inline void chat_add_body(jinja *j, void *user)
+{
+    const chat_task *t = (const chat_task *)user;
+    jinja_value m = jinja_list(j, JINJA_DICT, 2);
+    m.items[0] = jinja_c_string("role");
+    m.items[1] = jinja_c_string(chat_roles[t->turn->role]);
+    m.items[2] = jinja_c_string("content");
+    m.items[3] =
+        jinja_string(t->turn->text, t->turn->size, (uint16_t)(CHAT_MESSAGE + t->c->messages.size));
+    chat_append_message(j, t->c, m);
+}
+
+/* Appends a turn, whose text must stay valid. Returns 0, or -1 with c->error. */
+static inline int chat_add(chat *c, const chat_turn *turn)
+{
+    chat_task t = { NULL, NULL, 0, turn, 0, 0, 0, NULL };
+    return chat_run(c, chat_add_body, &t);
+}
+
+/* Returns a role as templates name it; ShareGPT has other names. A role is part of the template's
+ * text, so it may not have characters that special tokens consist of. */
+static inline jinja_value chat_role_of(chat_task *t, jinja_value role)
+{
+    static const char *const others[][2] = {
+        { "human", "user" },      { "gpt", "assistant" }, { "chatgpt", "assistant" },
+        { "model", "assistant" }, { "bot", "assistant" }, { "observation", "tool" }
+    };
+    role.mark = 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (jinja_is(&role, others[i][0]))
+            return jinja_c_string(others[i][1]);
+    for (size_t i = 0; i < role.size; i++)
+        if (!jinja_is_name(role.text[i], 0) && role.text[i] != '-' && role.text[i] != ' ')
+            t->says = "role: expected letters, such as user, assistant, system or tool";
+    /* a template that has no developer takes the system's turn in its place */
+    if (jinja_is(&role, "developer") && strstr(t->c->program.source, "developer") == NULL)
+        return jinja_c_string("system");
+    return role;
+}
+
+/* Returns a message's content as one string: texts in a list are joined. */
+static inline jinja_value chat_content_of(jinja *j, chat_task *t, jinja_value content)
+{
+    const jinja_value type = jinja_c_string("type"), text = jinja_c_string("text");
+    jinja_text all = { NULL, NULL, 0, 0 };
+    if (content.kind == JINJA_STRING)
+        return content;
+    for (size_t i = 0; content.kind == JINJA_LIST && i < content.size; i++) {
+        const jinja_value *part = &content.items[i];
+        const jinja_value *kind = part->kind == JINJA_DICT ? jinja_find(j, part, &type) : NULL;
+        const jinja_value *found =
+            kind != NULL && jinja_is(kind, "text") ? jinja_find(j, part, &text) : NULL;
+        if (found == NULL || found->kind != JINJA_STRING) {
+            content.kind = JINJA_NONE;
             break;
-        *size = at;
+        }
+        jinja_print(j, &all, found);
+    }
+    if (content.kind != JINJA_LIST)
+        t->says = "content: expected a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
+    return jinja_text_value(&all);
+}
+
+static inline void chat_add_json_body(jinja *j, void *user)
+{
+    static const char *const names[][2] = { { "from", "role" }, { "value", "content" } };
+    static const char *const reasoning[] = { "reasoning_content", "thinking", "reasoning" };
+    chat_task *t = (chat_task *)user;
+    const jinja_value from =
+        jinja_from_json(j, t->d, t->at, (uint16_t)(CHAT_MESSAGE + t->c->messages.size));
+    const jinja_value role = jinja_c_string("role"), content = jinja_c_string("content"),
+                      calls = jinja_c_string("tool_calls");
+    if (from.kind != JINJA_DICT) {
+        t->says = "expected an object with the keys role and content";
+        return;
+    }
+    jinja_value m = jinja_list(j, JINJA_DICT, from.size + 2);
+    m.size = 0;
+    for (size_t i = 0; i < from.size; i++) {
+        jinja_value key = from.items[2 * i], value = from.items[2 * i + 1];
+        for (int k = 0; k < 2; k++)
+            key = jinja_is(&key, names[k][0]) ? jinja_c_string(names[k][1]) : key;
+        if (value.kind == JINJA_NONE || jinja_find(j, &m, &key) != NULL)
+            continue; /* as in transformers, keys that are null are absent */
+        if (jinja_is(&key, "content"))
+            value = chat_content_of(j, t, value);
+        if (jinja_is(&key, "role") && value.kind == JINJA_STRING)
+            value = chat_role_of(t, value);
+        m.items[2 * m.size] = key;
+        m.items[2 * m.size++ + 1] = value;
+    }
+    const jinja_value *found = jinja_find(j, &m, &role);
+    if (found == NULL || found->kind != JINJA_STRING)
+        t->says = "role: expected a string";
+    else if (jinja_find(j, &m, &content) == NULL && jinja_find(j, &m, &calls) == NULL)
+        t->says = "content: expected a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
+    for (int i = 0; i < 3; i++) { /* as in transformers, reasoning has two names */
+        const jinja_value key = jinja_c_string(reasoning[i]);
+        found = jinja_find(j, &m, &key);
+        if (found == NULL)
+            continue;
+        const jinja_value value = *found;
+        for (int k = 0; k < 2; k++) {
+            const jinja_value name = jinja_c_string(reasoning[k]);
+            if (jinja_find(j, &m, &name) == NULL) {
+                m.items[2 * m.size] = name;
+                m.items[2 * m.size++ + 1] = value;
+            }
+        }
+        break;
+    }
+    if (t->says == NULL)
+        chat_append_message(j, t->c, m);
+}
+
+/* Appends a message that is value `at` of a JSON text: {"role": .., "content": ..} with any other
+ * keys, such as tool_calls or reasoning_content, or {"from": .., "value": ..}. The text must stay
+ * valid. Returns 0, or -1 with c->error. */
+static inline int chat_add_json(chat *c, json *d, uint32_t at)
+{
+    chat_task t = { NULL, d, at, NULL, 0, 0, 0, NULL };
+    return chat_run(c, chat_add_json_body, &t);
+}
+
+static inline void chat_tools_body(jinja *j, void *user)
+{
+    const chat_task *t = (const chat_task *)user;
+    t->c->tools = jinja_from_json(j, t->d, t->at, CHAT_GIVEN);
+}
+
+/* Sets the tools, a list of JSON. Returns 0, or -1 with c->error. */
+static inline int chat_set_tools(chat *c, json *d, uint32_t at)
+{
+    chat_task t = { NULL, d, at, NULL, 0, 0, 0, NULL };
+    return chat_run(c, chat_tools_body, &t);
+}
+
+/* Returns the value of a key of message i, or NULL. */
+static inline const jinja_value *chat_value(jinja *j, const chat *c, size_t i, const char *key)
+{
+    const jinja_value name = jinja_c_string(key);
+    return jinja_find(j, &c->messages.items[i], &name);
+}
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+/* Renders the first `count` messages to *to. */
+static inline void chat_render_some(jinja *j, chat *c, size_t count, int asks, jinja_text *to)
+{
+    jinja_value messages = c->messages;
+    messages.size = count;
+    jinja_set(j, "messages", messages);
+    jinja_set(j, "tools", c->tools);
+    jinja_set(j, "documents", jinja_make(JINJA_NONE));
+    jinja_set(j, "bos_token", jinja_c_string(c->bos_eos[0]));
+    jinja_set(j, "eos_token", jinja_c_string(c->bos_eos[1]));
+    jinja_set(j, "add_generation_prompt", jinja_bool(asks));
+    jinja_render(j, to);
+}
+
+/* Returns the message's mark of a byte, without JINJA_GENERATED. */
+static inline unsigned chat_origin(const jinja_text *t, size_t i)
+{
+    return t->marks[i] & (JINJA_GENERATED - 1u);
+}
+
+/* Returns the offset after the last byte before `end` that does not come from the template. */
+static inline size_t chat_last_data(const jinja_text *t, size_t end)
+{
+    while (end > 0 && chat_origin(t, end - 1) == 0)
+        end--;
+    return end;
+}
+
+/* Returns the offset of the first byte from `at` on whose mark is `least` or more. */
+static inline size_t chat_first_data(const jinja_text *t, size_t at, unsigned least)
+{
+    while (at < t->size && chat_origin(t, at) < least)
+        at++;
+    return at;
+}
+
+static inline void chat_probe_body(jinja *j, void *user)
+{
+    static const chat_turn turns[] = { { CHAT_USER, "a", 1 }, { CHAT_ASSISTANT, "b", 1 } };
+    chat_task *t = (chat_task *)user;
+    chat *c = t->c;
+    jinja_text all;
+    for (int i = 0; i < 4; i++) {
+        t->turn = &turns[i % 2];
+        chat_add_body(j, t);
+    }
+    chat_render_some(j, c, 4, 0, &all);
+    size_t first = chat_first_data(&all, 0, CHAT_MESSAGE + 1) + 1,
+           last = chat_first_data(&all, 0, CHAT_MESSAGE + 3) + 1;
+    while (first < all.size && chat_origin(&all, first) == 0 && c->tail_size < sizeof c->tail) {
+        c->tail[c->tail_size] = all.text[first++];
+        c->tail_common += c->tail_common == c->tail_size && last < all.size &&
+                          all.text[last++] == c->tail[c->tail_size];
+        c->tail_size++;
     }
 }
 
-static inline int chat_contains(const chat_turn *turn, const char *text)
+/* Determines c->tail by rendering a small chat, unless that has been done. */
+static inline void chat_probe(chat *c)
 {
-    const size_t n = strlen(text);
-    for (size_t i = 0; i + n <= turn->size; i++)
-        if (memcmp(turn->text + i, text, n) == 0)
-            return 1;
-    return 0;
+    chat_task t = { c, NULL, 0, NULL, 0, 0, 0, NULL };
+    if (c->probed || c->name[0] == 0)
+        return;
+    c->probed = 1;
+    c->tail_size = c->tail_common = 0;
+    chat_clear(c);
+    /* a template may refuse this chat; then it is not known how its answers end */
+    if (jinja_run(&c->program, chat_probe_body, &t) != 0)
+        c->tail_size = c->tail_common = 0;
 }
 
-/* Checks that the format can render the turns. Returns the index of the first turn to render after
- * a system turn that will be joined to the next turn, or -1 with c->error. */
-static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
+/* Begins a chat without messages and tools. */
+static inline void chat_begin(chat *c)
 {
-    const chat_format *f = &c->format;
-    const int joined = (f->rules & CHAT_JOINS_SYSTEM) != 0 && count > 0 && turns[0].role == CHAT_SYSTEM;
-    for (size_t i = (size_t)joined; i < count; i++) {
-        const size_t position = i - (size_t)joined;
-        if (f->turns[turns[i].role][0] == NULL)
-            return chat_fail(c, "a turn of the %s cannot be rendered by this chat template, %s%s",
-                             chat_roles[turns[i].role], f->name,
-                             f->rules & CHAT_JOINS_SYSTEM ? ", except at the beginning"
-                                                   : ": its text can begin the user's turn");
-        if ((f->rules & CHAT_ALTERNATES) != 0 &&
-            turns[i].role != (position % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT))
-            return chat_fail(c,
-                             "turn %d is of the %s, but in this chat template, %s, user and "
-                             "assistant must alternate, and the user begins",
-                             (int)i + 1, chat_roles[turns[i].role], f->name);
-        if ((f->rules & CHAT_LEADS_LAST) != 0 &&
-            (turns[i].role == CHAT_ASSISTANT
-                 ? chat_contains(&turns[i], "</think>")
-                 : turns[i].role == CHAT_USER && chat_contains(&turns[i], "<tool_response>")))
-            return chat_fail(
-                c,
-                "turn %d has reasoning or a tool's response, which is not supported for this chat "
-                "template, %s; remove it",
-                (int)i + 1, f->name);
-    }
-    if (count == (size_t)joined)
-        return chat_fail(c, "the chat has no turns; give at least one");
-    return joined;
+    chat_probe(c);
+    chat_clear(c);
 }
 
-static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat_put put,
-                                  void *user)
+/* Returns the offset in the rendered chat at which answer i begins: after the text that the
+ * template writes before it and also at the end of a chat with a request for it. Text of earlier
+ * messages may differ between the two. Fails if no part of the request for the answer agrees. */
+static inline size_t chat_answer_begin(jinja *j, chat *c, size_t i)
 {
-    const chat_format *f = &c->format;
-    const char *text = turn->text;
-    size_t size = turn->size;
-    if ((f->rules & (CHAT_TRIMS | CHAT_TRIMS_ANSWERS)) != 0)
-        chat_trim(&text, &size);
-    const int leads = f->prefix[0] != 0 && ((f->rules & CHAT_LEADS_LAST) == 0 || last);
-    for (; leads && (f->rules & CHAT_LEADS_LAST) != 0 && size > 0 && *text == '\n'; size--)
-        text++;
-    return chat_put_template(c, CHAT_TEMPLATE, f->turns[CHAT_ASSISTANT][0], put, user) != 0 ||
-           put(user, CHAT_ANSWER, leads ? f->prefix : "", leads ? strlen(f->prefix) : 0) != 0 ||
-           put(user, CHAT_ANSWER, text, size) != 0 ||
-           chat_put_template(c, CHAT_END, f->turns[CHAT_ASSISTANT][1], put, user) != 0 ||
-           chat_put_template(c, CHAT_TEMPLATE, f->suffix, put, user) != 0;
+    const jinja_memory before = jinja_keep(j);
+    const jinja_text *all = &c->out;
+    const size_t first = chat_last_data(all, chat_first_data(all, 0, (unsigned)(CHAT_MESSAGE + i)));
+    jinja_text asked, ended;
+    size_t n = 0;
+    chat_render_some(j, c, i, 1, &asked);
+    const size_t from = chat_last_data(&asked, asked.size), most = asked.size - from;
+    while (n < most && first + n < all->size && all->text[first + n] == asked.text[from + n] &&
+           chat_origin(all, first + n) == 0)
+        n++;
+    if (n < most) {
+        chat_render_some(j, c, i, 0, &ended);
+        j->at = SIZE_MAX;
+        if (n <= ended.size - chat_last_data(&ended, ended.size))
+            jinja_fail(
+                j,
+                "message %d: the request for this answer is not before the answer, so it is not "
+                "clear where the answer begins; leave out earlier answers, or use a template with "
+                "{%% generation %%}",
+                (int)i + 1);
+    }
+    jinja_release(j, before);
+    return first + n;
 }
 
-static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn *joined,
-                                const char *before, chat_put put, void *user)
+/* Returns the offset at which an answer that begins at `first` ends: after the text `end`, or if it
+ * has none after the message's last byte. */
+static inline size_t chat_answer_end(const chat *c, size_t i, size_t first, const char *end,
+                                     size_t n)
 {
-    const chat_format *f = &c->format;
-    const char *text = turn->text;
-    size_t size = turn->size;
-    const char *const *around = f->turns[CHAT_SYSTEM];
-    const int wraps = joined != NULL && around[0] != NULL;
-    if ((f->rules & CHAT_TRIMS) != 0)
-        chat_trim(&text, &size);
-    /* system text and user text are stripped as one text: white space between them remains */
-    if (wraps && size > 0) {
-        size += (size_t)(text - turn->text);
-        text = turn->text;
-    }
-    if (chat_put_template(c, CHAT_TEMPLATE, before, put, user) != 0)
-        return -1;
-    if (joined != NULL && (chat_put_template(c, CHAT_TEMPLATE, wraps ? around[0] : "", put, user) != 0 ||
-                           put(user, CHAT_CONTENT, joined->text, joined->size) != 0 ||
-                           chat_put_template(c, CHAT_TEMPLATE, wraps ? around[1] : "", put, user) != 0))
-        return -1;
-    if (joined != NULL && (!wraps || size > 0) && put(user, CHAT_TEMPLATE, "\n\n", 2) != 0)
-        return -1;
-    return put(user, CHAT_CONTENT, text, size) != 0 ||
-           chat_put_template(c, CHAT_TEMPLATE, f->turns[turn->role][1], put, user) != 0;
+    const jinja_text *all = &c->out;
+    const size_t most = chat_first_data(all, first, (unsigned)(CHAT_MESSAGE + i + 1));
+    size_t last = most;
+    for (size_t at = first; n > 0 && at + n <= most; at++)
+        if (memcmp(all->text + at, end, n) == 0 && chat_first_data(all, at, 1) >= at + n)
+            return at + n;
+    while (last > first && chat_origin(all, last - 1) != CHAT_MESSAGE + i)
+        last--;
+    return last;
 }
 
-/* Renders turns: passes the text to `put`, piece by piece. If add_prompt is nonzero, ends with the
- * text that begins an answer. Returns 0, or -1 with c->error or after put has failed. */
-static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int add_prompt, chat_put put,
-                              void *user)
+/* Fails if a message with text has no byte in the rendered chat. */
+static inline void chat_check_omitted(jinja *j, const chat *c)
 {
-    const chat_format *f = &c->format;
-    const int joined = chat_check(c, turns, count);
-    size_t last_user = count;
-    if (joined < 0 || chat_put_template(c, CHAT_TEMPLATE, f->begin, put, user) != 0)
-        return -1;
-    for (size_t i = 0; i < count; i++)
-        last_user = turns[i].role == CHAT_USER ? i : last_user;
-    if (f->default_system != NULL && turns[0].role != CHAT_SYSTEM) {
-        const chat_turn system = { CHAT_SYSTEM, f->default_system, strlen(f->default_system) };
-        const char *before = f->first_prefix != NULL ? f->first_prefix : f->turns[CHAT_SYSTEM][0];
-        if (chat_put_turn(c, &system, NULL, before, put, user) != 0)
-            return -1;
+    unsigned char *seen = (unsigned char *)jinja_alloc(j, CHAT_MESSAGE + c->messages.size);
+    memset(seen, 0, CHAT_MESSAGE + c->messages.size);
+    for (size_t i = 0; i < c->out.size; i++)
+        seen[chat_origin(&c->out, i)] = 1;
+    for (size_t i = 0; i < c->messages.size; i++) {
+        const jinja_value *text = chat_value(j, c, i, "content"),
+                          *who = chat_value(j, c, i, "role");
+        j->at = SIZE_MAX;
+        if (!seen[CHAT_MESSAGE + i] && text != NULL && text->kind == JINJA_STRING &&
+            jinja_strip(*text, 1, 1, NULL).size > 0)
+            jinja_fail(
+                j,
+                "the template omits message %d (%.*s); remove it, or move its text to another one",
+                (int)i + 1, (int)(who != NULL && who->size < 40 ? who->size : 0),
+                who != NULL ? who->text : "");
     }
-    for (size_t i = (size_t)joined; i < count; i++) {
-        const chat_turn *turn = &turns[i];
-        const int first = i == 0 && turn->role == CHAT_SYSTEM && f->first_prefix != NULL;
-        const char *before = first ? f->first_prefix : f->turns[turn->role][0];
-        if (turn->role == CHAT_ASSISTANT
-                ? chat_put_answer(c, turn, i > last_user && i + 1 == count, put, user) != 0
-                : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) !=
-                      0)
-            return -1;
+}
+
+static inline void chat_render_body(jinja *j, void *user)
+{
+    const chat_task *t = (const chat_task *)user;
+    chat *c = t->c;
+    int generated = 0;
+    chat_render_some(j, c, c->messages.size, t->asks, &c->out);
+    chat_check_omitted(j, c);
+    c->targets = (unsigned char *)jinja_alloc(j, c->out.size + 1);
+    memset(c->targets, 0, c->out.size + 1);
+    for (size_t i = 0; i < c->out.size; i++)
+        generated |= c->out.marks[i] & JINJA_GENERATED;
+    for (size_t i = 0, end; generated && i < c->out.size; i = end) {
+        unsigned most = 0;
+        for (end = i;
+             end < c->out.size && ((c->out.marks[end] ^ c->out.marks[i]) & JINJA_GENERATED) == 0;
+             end++)
+            most = chat_origin(&c->out, end) > most ? chat_origin(&c->out, end) : most;
+        if ((c->out.marks[i] & JINJA_GENERATED) != 0 &&
+            most >= (t->first > 0 ? CHAT_MESSAGE + t->first : 0))
+            memset(c->targets + i, 1, end - i);
     }
-    return add_prompt ? chat_put_template(c, CHAT_TEMPLATE, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
+    c->empty = 0;
+    for (size_t i = t->first; i < c->messages.size; i++) {
+        const jinja_value *role = chat_value(j, c, i, "role"),
+                          *text = chat_value(j, c, i, "content");
+        if (role == NULL || !jinja_is(role, chat_roles[CHAT_ASSISTANT]))
+            continue;
+        c->empty += (text == NULL || text->size == 0) && chat_value(j, c, i, "tool_calls") == NULL;
+        if (!generated && t->count > 0) {
+            const size_t begin = chat_answer_begin(j, c, i);
+            const size_t end = chat_answer_end(c, i, begin, c->tail, t->at);
+            memset(c->targets + begin, 1, end - begin);
+        }
+    }
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -604,14 +723,33 @@ static inline size_t chat_count_special(const bpe *b, const char *text, size_t s
     return n;
 }
 
-/* Returns the first special token in the format's text after an answer, or -1 if that text has no
- * special token. */
-static inline int32_t chat_end_token(const chat *c, const bpe *b)
+/* Returns the bytes of c->tail that end an answer: what follows every answer, up to its last
+ * special token or, if it has none, to its last character that is not white space. */
+static inline size_t chat_end_size(const chat *c, const bpe *b)
 {
-    const char *end = c->format.name != NULL ? c->format.turns[CHAT_ASSISTANT][1] : "";
-    for (; *end != 0; end++) {
-        const char *text = *end == 1 || *end == 2 ? c->bos_eos[*end - 1] : end;
-        const bpe_added *a = *text != 0 ? chat_match_special(b, text, strlen(text)) : NULL;
+    size_t size = 0, n = 1, i;
+    for (i = 0; i < c->tail_common; i += n) {
+        const bpe_added *a = chat_match_special(b, c->tail + i, c->tail_size - i);
+        n = a != NULL ? a->name_size : 1;
+        if (a != NULL && i + n <= c->tail_common)
+            size = i + n;
+        if (i + n > c->tail_common)
+            break;
+    }
+    if (size == 0)
+        for (size = i < c->tail_common ? i : c->tail_common;
+             size > 0 && strchr(" \n\t\r", c->tail[size - 1]) != NULL;)
+            size--;
+    return size;
+}
+
+/* Returns the first special token in the text that ends each answer, or -1. */
+static inline int32_t chat_end_token(chat *c, const bpe *b)
+{
+    chat_probe(c);
+    const size_t size = chat_end_size(c, b);
+    for (size_t i = 0; i < size; i++) {
+        const bpe_added *a = chat_match_special(b, c->tail + i, size - i);
         if (a != NULL)
             return a->id;
     }
@@ -652,8 +790,8 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_mask *mask, size_t
 /* Tokenises n bytes of text. If the first `count` tokens equal `known`, appends the tokens after
  * them and returns 1. If they differ, appends nothing and returns 0. Returns -1 with to->error
  * after an error. */
-static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
-                            size_t count, bpe_tokens *to)
+static inline int chat_append_tail(bpe *b, const char *text, size_t n, int flags,
+                                   const int32_t *known, size_t count, bpe_tokens *to)
 {
     bpe_tokens all = { NULL, 0, 0, "" };
     int status = bpe_encode(b, text, n, flags, &all) != 0 ? -1 : 0;
@@ -698,7 +836,7 @@ static inline int chat_after_newline(bpe *b, const char *text, size_t n, int fla
  * of its tokens extends across `done`, the tokens of the bytes after a newline. flags: flags of
  * bpe_encode for the whole text. */
 static inline int chat_append(bpe *b, const char *text, size_t done, size_t n, int flags,
-                             size_t from, bpe_tokens *to)
+                              size_t from, bpe_tokens *to)
 {
     bpe_tokens one = { NULL, 0, 0, "" };
     const int inside = flags | (done > 0 ? BPE_NOT_FIRST : 0);
@@ -751,11 +889,11 @@ static inline int chat_push(chat_writer *w, const char *text, size_t n)
     return 0;
 }
 
-/* A chat_put that appends tokens. Text of the template and of turns is collected, and tokenised as
+/* Appends the tokens of n bytes of a part. Text of the template and of messages is collected, and
+ * tokenised as
  * one text when a special token or an answer follows. */
-static inline int chat_write(void *user, chat_part part, const char *text, size_t n)
+static inline int chat_write(chat_writer *w, chat_part part, const char *text, size_t n)
 {
-    chat_writer *w = (chat_writer *)user;
     const int is_target = part == CHAT_ANSWER || part == CHAT_END;
     if (is_target != w->is_target && chat_flush(w) != 0)
         return -1;
@@ -782,12 +920,27 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
     return 0;
 }
 
-/* Appends a chat's tokens. If mask is not NULL, marks the tokens of answers and of their ends as
- * targets. If add_prompt is nonzero, ends with the text that begins an answer. If specials is
- * nonzero, special tokens that turns spell out become these tokens. Returns 0, or -1 with c->error
- * and unchanged tokens. */
-static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int add_prompt,
-                              int specials, bpe_tokens *to, chat_mask *mask)
+/* Renders the messages that were added, to c->out and c->targets. If add_prompt is nonzero, ends
+ * with the request for an answer. Answers before message `first` are no targets. b may be
+ * NULL; then there are no targets, unless the template marks them. Returns 0, or -1 with
+ * c->error. */
+static inline int chat_render_added(chat *c, bpe *b, size_t first, int add_prompt)
+{
+    chat_task t = { NULL,       NULL,      b != NULL ? (uint32_t)chat_end_size(c, b) : 0,
+                    NULL,       b != NULL, first,
+                    add_prompt, NULL };
+    if (c->messages.size == 0)
+        return chat_fail(c, "the chat has no messages; give at least one");
+    return chat_run(c, chat_render_body, &t);
+}
+
+/* Appends the tokens of the messages that were added. If mask is not NULL, marks the tokens of
+ * answers and of their ends as targets, except those of answers before message `first`. If
+ * add_prompt is nonzero, ends with the request for an answer. If specials is nonzero, special
+ * tokens that messages spell out become these tokens. Returns 0, or -1 with c->error and unchanged
+ * tokens. */
+static inline int chat_encode_added(chat *c, bpe *b, size_t first, int add_prompt, int specials,
+                                    bpe_tokens *to, chat_mask *mask)
 {
     chat_writer w;
     const size_t before = to->count;
@@ -798,11 +951,37 @@ static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t co
     w.mask = mask;
     w.begin = before;
     w.specials = specials;
-    const int failed =
-        chat_render(c, turns, count, add_prompt, chat_write, &w) != 0 || chat_flush(&w) != 0;
+    c->spelled = 0;
+    int failed = chat_render_added(c, b, first, add_prompt) != 0;
+    if (failed && mask == NULL) /* without training, no answer needs a known place */
+        failed = chat_render_added(c, NULL, first, add_prompt) != 0;
+    for (size_t i = 0, end; !failed && i < c->out.size; i = end) {
+        const int data = chat_origin(&c->out, i) != 0, is_target = c->targets[i];
+        for (end = i + 1; end < c->out.size && (chat_origin(&c->out, end) != 0) == data &&
+                          c->targets[end] == is_target;)
+            end++;
+        c->spelled += data ? chat_count_special(b, c->out.text + i, end - i) : 0;
+        failed = chat_write(&w,
+                            data        ? is_target ? CHAT_ANSWER : CHAT_CONTENT
+                            : is_target ? CHAT_END
+                                        : CHAT_TEMPLATE,
+                            c->out.text + i, end - i) != 0;
+    }
+    failed = failed || chat_flush(&w) != 0;
     free(w.text);
     if (failed)
         to->count = before;
     return failed ? -1 : 0;
+}
+
+/* Appends the tokens of a chat of turns, as chat_encode_added does. */
+static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int add_prompt,
+                              int specials, bpe_tokens *to, chat_mask *mask)
+{
+    int failed = 0;
+    chat_begin(c);
+    for (size_t i = 0; i < count && !failed; i++)
+        failed = chat_add(c, &turns[i]) != 0;
+    return failed || chat_encode_added(c, b, 0, add_prompt, specials, to, mask) != 0 ? -1 : 0;
 }
 #endif

@@ -1,5 +1,6 @@
 /* dataset.h - makes rows of tokens and targets from a text, a .bin file of tokens, or JSON lines
- * of chats, prompts and answers. To copy, with tokenizer.h, json.h, chat.h and sample.h.
+ * of chats, prompts and answers. To copy, with tokenizer.h, json.h, chat.h, jinja.h
+ * and sample.h.
  *
  *     dataset d;
  *     if (dataset_open(&d, "chat.jsonl", &tokenizer, vocabulary, end_of_text) != 0)
@@ -11,17 +12,21 @@
  * Text and tokens are cut into windows of T tokens; each target is the next token. Each line of
  * FILE.jsonl is a row. Its keys decide its kind and its targets:
  *     {"messages": [{"role": "user", "content": ".."}, ..]}   a chat, rendered by
- *                                 dataset_desc.chats. Targets: answers (role assistant) and
- *                                 their ends
+ *                                 dataset_desc.chats, with the line's "tools" if it has them; also
+ *                                 {"conversations": [{"from": "human", "value": ".."}, ..]}.
+ *                                 Targets: answers (role assistant) and their ends
  *     {"prompt": "..", "completion": ".."}   the key may also be "answer". Targets: the completion
- *                                 and the end of text
- *     {"instruction": "..", "input": "..", "output": ".."}   "input" may be missing or empty.
- *                                 Targets: the output and the end of text
+ *                                 and the end of text. Both may be lists of messages: a chat whose
+ *                                 targets are the answers of the completion
+ *     {"instruction": "..", "input": "..", "output": ".."}   "input" may be missing or empty; also
+ *                                 instruction, context, response, and question, answer. Targets:
+ *                                 the output and the end of text
  *     {"text": ".."}              Targets: all of it and the end of text, except the first token,
  *                                 unless the tokenizer's template begins with a token
  *     {"prompt": .., "chosen": .., "rejected": ..}   for dataset_open_pairs: two answers to
  *                                 compare, as texts or as messages. If the prompt is missing, the
  *                                 common beginning of both answers is the prompt
+ * dataset_desc.fields gives keys other names.
  * All other targets are -1, which losses do not count. The prompt of an instruction is
  *     "### Instruction:\n" instruction "\n\n### Input:\n" input "\n\n### Response:\n"
  * without the middle part if there is no input. With a chat template, instruction and input
@@ -48,9 +53,11 @@ enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATA
 typedef struct {
     int32_t end;  /* id of the end-of-text token, or -1 */
     int specials; /* if nonzero, special tokens in lines are recognised; if 0, they stay text */
-    /* The template that renders messages and instructions. NULL, or format.name NULL, means no
+    /* The template that renders messages and instructions. NULL, or an empty name, means no
      * template. */
     chat *chats;
+    /* other names of keys, such as "prompt=problem,answer=solution", or NULL */
+    const char *fields;
 } dataset_desc;
 
 typedef struct {
@@ -138,20 +145,76 @@ static const char dataset_formats[] =
     "{\"prompt\": \"..\", \"completion\": \"..\"}, {\"messages\": [{\"role\": \"user\", \"content\": "
     "\"..\"}, ..]}, {\"instruction\": \"..\", \"output\": \"..\"} or {\"text\": \"..\"}";
 
-/* Returns the kind of a line, by its keys. The order of the checks matters, because chats often
- * have a key "prompt" too, and instructions a key "text". */
-static inline int dataset_kind(json *line)
+/* The forms of lines: a line has the first form whose first and last keys it has. The order
+ * matters, because chats often have a key "prompt" too, and instructions a key "text". */
+static const struct {
+    int kind;
+    const char *keys[3]; /* prompt, further input that may be missing or NULL, and answer */
+} dataset_forms[] = {
+    { DATASET_CHATS, { "messages", NULL, "messages" } },
+    { DATASET_CHATS, { "conversations", NULL, "conversations" } },
+    { DATASET_PROMPTS, { "prompt", NULL, "completion" } },
+    { DATASET_PROMPTS, { "prompt", NULL, "answer" } },
+    { DATASET_INSTRUCTIONS, { "instruction", "input", "output" } },
+    { DATASET_INSTRUCTIONS, { "instruction", "context", "response" } },
+    { DATASET_INSTRUCTIONS, { "question", NULL, "answer" } },
+    { DATASET_TEXTS, { "text", NULL, "text" } },
+};
+enum { DATASET_FORMS = sizeof dataset_forms / sizeof dataset_forms[0] };
+
+/* Writes the name that a key has in lines to `name`, by dataset_desc.fields. */
+static inline const char *dataset_name(const char *fields, const char *key, char name[128])
 {
-    static const char *const keys[DATASET_KINDS][3] = { { "messages", "messages", "messages" },
-                                                        { "prompt", "completion", "answer" },
-                                                        { "instruction", "output", "output" },
-                                                        { "text", "text", "text" } };
-    int kind = 0;
-    while (kind < DATASET_KINDS && (json_find(line, JSON_ROOT, keys[kind][0]) == 0 ||
-                                    (json_find(line, JSON_ROOT, keys[kind][1]) == 0 &&
-                                     json_find(line, JSON_ROOT, keys[kind][2]) == 0)))
-        kind++;
-    return kind;
+    const size_t n = strlen(key);
+    memcpy(name, key, n + 1);
+    for (const char *f = fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',')
+        if (strncmp(f, key, n) == 0 && f[n] == '=')
+            snprintf(name, 128, "%.*s", (int)strcspn(f + n + 1, ","), f + n + 1);
+    return name;
+}
+
+/* Returns whether dataset_desc.fields is KEY=NAME,.. with known keys. */
+static inline int dataset_fields_valid(const char *fields)
+{
+    static const char *const others[] = { "chosen", "rejected", "tools" };
+    for (const char *f = fields; *f != 0; f += strcspn(f, ","), f += *f == ',') {
+        const size_t n = strcspn(f, "=,");
+        int known = 0;
+        for (int i = 0; i < 3 * DATASET_FORMS; i++) {
+            const char *key = dataset_forms[i / 3].keys[i % 3];
+            known |= key != NULL && strlen(key) == n && strncmp(f, key, n) == 0;
+        }
+        for (int i = 0; i < 3; i++)
+            known |= strlen(others[i]) == n && strncmp(f, others[i], n) == 0;
+        const size_t size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
+        if (!known || size == 0 || size > 100)
+            return 0;
+    }
+    return 1;
+}
+
+/* Returns the value of a line's key, or 0. */
+static inline uint32_t dataset_find(json *line, const char *fields, const char *key)
+{
+    char name[128];
+    return key != NULL ? json_find(line, JSON_ROOT, dataset_name(fields, key, name)) : 0;
+}
+
+/* Returns the value of a line's key, which must be a string, or 0 with line->error. */
+static inline uint32_t dataset_require(json *line, const char *fields, const char *key)
+{
+    char name[128];
+    return json_require(line, JSON_ROOT, dataset_name(fields, key, name), JSON_STRING);
+}
+
+/* Returns the form of a line, by its keys, or DATASET_FORMS. */
+static inline int dataset_form(json *line, const char *fields)
+{
+    int form = 0;
+    while (form < DATASET_FORMS && (dataset_find(line, fields, dataset_forms[form].keys[0]) == 0 ||
+                                    dataset_find(line, fields, dataset_forms[form].keys[2]) == 0))
+        form++;
+    return form;
 }
 
 /* Returns 1 if a text is JSON: an array, or a first line with the keys of an example. Returns 0 if
@@ -172,7 +235,7 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
     d.owned[size] = 0;
     int is_json = json_parse(&d, d.owned, size) == 0;
     if (is_json && !array)
-        is_json = dataset_kind(&d) < DATASET_KINDS;
+        is_json = dataset_form(&d, NULL) < DATASET_FORMS;
     if (strstr(d.error, "out of memory") != NULL) {
         memcpy(file->error, d.error, sizeof d.error);
         is_json = -1;
@@ -265,8 +328,7 @@ typedef struct { /* state while lines are read */
     const dataset_desc *desc;
     char *text; /* text of the current line, put together from several parts */
     size_t size, capacity;
-    chat_turn *turns;
-    size_t turn_capacity;
+    json tools;  /* the current line's tools, if they are a string of JSON */
     size_t from; /* index of the first token that comes from `text` */
 } dataset_reader;
 
@@ -351,26 +413,26 @@ static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, 
     return desc->end >= 0 && !ends ? dataset_put(d, line, desc->end, 1) : 0;
 }
 
-/* Adds the tokens of a chat's turns. Drops the tokens after the last target. */
-static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, const chat_turn *turns,
-                               size_t count)
+/* Adds the tokens of the messages that were added to the chat. Drops the tokens after the last
+ * target. Answers before message `first` belong to the prompt. `what` names the chat in errors. */
+static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, size_t first,
+                                   const char *what)
 {
     const dataset_desc *desc = r->desc;
     chat *c = desc->chats;
     const size_t begin = d->tokens.count;
-    for (size_t i = 0; i < count; i++) {
-        d->special_texts += chat_count_special(r->tokenizer, turns[i].text, turns[i].size);
-        d->empty += turns[i].role == CHAT_ASSISTANT && turns[i].size == 0;
-    }
-    if (strcmp(c->format.name, "own") == 0 && dataset_put_head(d, line, r) != 0)
+    if (strcmp(c->name, "own") == 0 && dataset_put_head(d, line, r) != 0)
         return -1;
-    if (chat_encode(c, r->tokenizer, turns, count, 0, desc->specials, &d->tokens, &d->targets) != 0)
+    if (chat_encode_added(c, r->tokenizer, first, 0, desc->specials, &d->tokens, &d->targets) != 0)
         return json_fail(line, line->line, "%s", c->error);
+    d->special_texts += c->spelled;
+    d->empty += c->empty;
     while (d->tokens.count > begin && !d->targets.flags[d->tokens.count - 1])
         d->tokens.count--;
     if (d->tokens.count == begin)
-        return json_fail(line, line->line, "the chat has no turn of the assistant, so nothing in "
-                                           "it is trained");
+        return json_fail(line, line->line,
+                         "%s has no turn of the assistant%s, so nothing in it is trained", what,
+                         first > 0 ? " after the prompt" : "");
     if (d->targets.flags[begin])
         return json_fail(line, line->line, "nothing comes before the first answer; begin the chat "
                                            "with another turn");
@@ -381,18 +443,22 @@ static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, co
 
 static inline int dataset_has_chat(const dataset_desc *desc)
 {
-    return desc->chats != NULL && desc->chats->format.name != NULL;
+    return desc->chats != NULL && desc->chats->name[0] != 0;
 }
 
-static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader *r)
+static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader *r,
+                                          const char *const keys[3])
 {
     static const char *const heads[3] = { "### Instruction:\n", "\n\n### Input:\n",
                                           "\n\n### Response:\n" };
     const int chats = dataset_has_chat(r->desc);
-    const uint32_t instruction = json_require(line, JSON_ROOT, "instruction", JSON_STRING),
-                   output = json_require(line, JSON_ROOT, "output", JSON_STRING);
-    uint32_t input = json_find_nonnull(line, JSON_ROOT, "input");
-    input = input != 0 ? json_require(line, JSON_ROOT, "input", JSON_STRING) : 0;
+    const char *fields = r->desc->fields;
+    const uint32_t instruction = dataset_require(line, fields, keys[0]),
+                   output = dataset_require(line, fields, keys[2]);
+    uint32_t input = dataset_find(line, fields, keys[1]);
+    input = input != 0 && json_kind_of(line, input) != JSON_NULL
+                ? dataset_require(line, fields, keys[1])
+                : 0;
     if (line->error[0] != 0)
         return -1;
     r->size = 0;
@@ -413,137 +479,126 @@ static inline int dataset_add_instruction(dataset *d, json *line, dataset_reader
     const chat_turn user = { CHAT_USER, r->text, r->size };
     const chat_turn assistant = { CHAT_ASSISTANT, json_text(line, output),
                                   json_size(line, output) };
-    r->turns[0] = user;
-    r->turns[1] = assistant;
-    return dataset_add_chat(d, line, r, r->turns, 2);
+    chat_begin(r->desc->chats);
+    if (chat_add(r->desc->chats, &user) != 0 || chat_add(r->desc->chats, &assistant) != 0)
+        return json_fail(line, line->line, "%s", r->desc->chats->error);
+    return dataset_add_chat(d, line, r, 0, "the chat");
 }
 
-/* Appends a message's content to r->text. The content is a string, or a list of {"type": "text",
- * "text": ".."} whose texts are joined. Returns 0, or -1 with line->error. */
-static inline int dataset_read_content(json *line, dataset_reader *r, uint32_t content)
-{
-    static const char expected[] = "a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
-    if (json_kind_of(line, content) == JSON_STRING)
-        return dataset_append(line, r, json_text(line, content), json_size(line, content));
-    if (json_kind_of(line, content) != JSON_ARRAY)
-        return json_fail(line, line->line, "content: expected %s", expected);
-    for (uint32_t i = json_first(line, content); i != 0; i = json_next(line, i)) {
-        const uint32_t text = json_find(line, i, "text");
-        if (!json_is(line, json_find(line, i, "type"), "text") ||
-            json_kind_of(line, text) != JSON_STRING)
-            return json_fail(line, line->line, "content: expected %s", expected);
-        if (dataset_append(line, r, json_text(line, text), json_size(line, text)) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* Returns an error for a chat if no template is known. */
+/* Returns an error for a chat if there is no template. */
 static inline int dataset_require_chat(json *line, const dataset_reader *r)
 {
     const chat *c = r->desc->chats;
     char names[256];
     if (dataset_has_chat(r->desc))
         return 0;
-    return json_fail(line, line->line,
-                     "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
-                     "--assistant-turn give the text around a turn",
-                     c != NULL && c->source[0] != 0 ? "the model's " : "the model has no template",
-                     c != NULL ? c->source : "",
-                     c != NULL && c->source[0] != 0 ? " is not a known template" : "",
-                     chat_list_names(names, sizeof names));
+    const int known = c != NULL && c->source[0] != 0;
+    return json_fail(
+        line, line->line,
+        "a chat, but %s%s%s%.120s; --chat NAME takes one of these: %s; or --user-turn and "
+        "--assistant-turn give the text around a turn",
+        known ? "the model's " : "the model has no template", known ? c->source : "",
+        known ? " cannot be used: " : "", known ? c->problem : "",
+        chat_list_names(names, sizeof names));
 }
 
-static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t turns)
+/* Begins a chat with the line's tools, which are a list, or a string with a list of JSON. */
+static inline int dataset_begin_chat(json *line, dataset_reader *r)
 {
-    if (turns <= r->turn_capacity)
-        return 0;
-    chat_turn *more = (chat_turn *)realloc(r->turns, 2 * turns * sizeof *more);
-    if (more == NULL)
-        return json_fail(line, line->line, "out of memory for %.0f turns", 2 * (double)turns);
-    r->turns = more;
-    r->turn_capacity = 2 * turns;
-    return 0;
-}
-
-/* Reads an array of messages: appends turns to r->turns, which has *n of them, and their texts to
- * r->text. Because r->text may move, dataset_place_turns sets the turns' pointers later. */
-static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t messages, size_t *n)
-{
-    int number = 1;
-    if (dataset_reserve_turns(line, r, *n + (size_t)json_size(line, messages) + 2) != 0)
-        return -1;
-    for (uint32_t i = json_first(line, messages); i != 0; i = json_next(line, i), number++) {
-        const uint32_t role = json_require(line, i, "role", JSON_STRING);
-        const uint32_t calls = json_find_nonnull(line, i, "tool_calls");
-        int k = 0;
-        while (k < CHAT_ROLES && !json_is(line, role, chat_roles[k]))
-            k++;
-        if (line->error[0] != 0)
-            return -1;
-        if (k == CHAT_ROLES || json_size(line, calls) > 0)
-            return json_fail(
-                line, line->line,
-                "message %d: expected \"role\" system, user or assistant, and no tools", number);
-        const size_t first = r->size;
-        if (dataset_read_content(line, r, json_find(line, i, "content")) != 0)
-            return -1;
-        r->turns[*n].role = (chat_role)k;
-        r->turns[(*n)++].size = r->size - first;
-    }
-    return 0;
-}
-
-static inline void dataset_place_turns(dataset_reader *r, size_t n)
-{
-    for (size_t i = 0, at = 0; i < n; at += r->turns[i++].size)
-        r->turns[i].text = r->text != NULL ? r->text + at : "";
-}
-
-static inline int dataset_add_messages(dataset *d, json *line, dataset_reader *r)
-{
-    const uint32_t messages = json_require(line, JSON_ROOT, "messages", JSON_ARRAY);
-    size_t n = 0;
+    chat *c = r->desc->chats;
+    json *from = line;
+    uint32_t tools = dataset_find(line, r->desc->fields, "tools");
     if (line->error[0] != 0 || dataset_require_chat(line, r) != 0)
         return -1;
-    r->size = 0;
-    if (dataset_read_turns(line, r, messages, &n) != 0)
+    chat_begin(c);
+    if (json_kind_of(line, tools) == JSON_STRING && json_size(line, tools) > 0) {
+        const size_t n = json_size(line, tools);
+        json_free(&r->tools);
+        json_init(&r->tools, "tools");
+        r->tools.owned = (char *)malloc(n + 1);
+        if (r->tools.owned == NULL)
+            return json_fail(line, line->line, "out of memory for %.0f bytes", (double)n + 1);
+        memcpy(r->tools.owned, json_text(line, tools), n + 1);
+        if (json_parse(&r->tools, r->tools.owned, n) != 0)
+            return json_fail(line, line->line, "%s", r->tools.error);
+        from = &r->tools;
+        tools = JSON_ROOT;
+    }
+    if (json_size(from, tools) == 0 || json_kind_of(from, tools) == JSON_NULL)
+        return 0;
+    if (json_kind_of(from, tools) != JSON_ARRAY)
+        return json_fail(line, line->line, "tools: expected an array");
+    return chat_set_tools(c, from, tools) != 0 ? json_fail(line, line->line, "%s", c->error) : 0;
+}
+
+/* Appends a list of messages, or if `text` is nonzero also a text as a turn of the user, to the
+ * chat. */
+static inline int dataset_add_list(json *line, const dataset_reader *r, uint32_t messages, int text)
+{
+    chat *c = r->desc->chats;
+    int failed = 0;
+    if (text && json_kind_of(line, messages) == JSON_STRING) {
+        const chat_turn user = { CHAT_USER, json_text(line, messages), json_size(line, messages) };
+        failed = chat_add(c, &user) != 0;
+    } else if (json_kind_of(line, messages) != JSON_ARRAY) {
+        return json_mismatch(line, messages, "an array");
+    }
+    for (uint32_t i = json_first(line, messages); i != 0 && !failed; i = json_next(line, i))
+        failed = chat_add_json(c, line, i) != 0;
+    return failed ? json_fail(line, line->line, "%s", c->error) : 0;
+}
+
+/* Adds a chat of a prompt, which may be 0, and an answer; only answers after the prompt are
+ * targets. */
+static inline int dataset_add_messages(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
+                                       uint32_t answer)
+{
+    if (dataset_begin_chat(line, r) != 0 ||
+        (prompt != 0 && dataset_add_list(line, r, prompt, 1) != 0))
         return -1;
-    dataset_place_turns(r, n);
-    return dataset_add_chat(d, line, r, r->turns, n);
+    const size_t first = r->desc->chats->messages.size;
+    return dataset_add_list(line, r, answer, 0) != 0
+               ? -1
+               : dataset_add_chat(d, line, r, first, "the chat");
 }
 
 static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
 {
-    const int kind = dataset_kind(line);
-    uint32_t prompt, answer;
+    const char *fields = r->desc->fields;
+    const int form = dataset_form(line, fields);
     if (line->error[0] != 0)
         return -1;
-    if (kind == DATASET_KINDS && json_find(line, JSON_ROOT, "chosen") != 0 &&
-        json_find(line, JSON_ROOT, "rejected") != 0)
+    if (form == DATASET_FORMS && dataset_find(line, fields, "chosen") != 0 &&
+        dataset_find(line, fields, "rejected") != 0)
         return json_fail(line, line->line,
                          "the line has a pair of answers, which only --objective dpo uses; "
                          "expected %s",
                          dataset_formats);
-    if (kind == DATASET_KINDS)
-        return json_fail(line, line->line, "expected %s", dataset_formats);
-    d->lines[kind]++;
-    if (kind == DATASET_CHATS)
-        return dataset_add_messages(d, line, r);
+    if (form == DATASET_FORMS)
+        return json_fail(line, line->line,
+                         "expected %s; for other keys, give --fields prompt=KEY,answer=KEY",
+                         dataset_formats);
+    const char *const *keys = dataset_forms[form].keys;
+    const int kind = dataset_forms[form].kind;
+    const uint32_t answer = dataset_find(line, fields, keys[2]);
+    uint32_t prompt = kind == DATASET_PROMPTS ? dataset_find(line, fields, keys[0]) : 0;
+    const int lists =
+        json_kind_of(line, answer) == JSON_ARRAY && json_kind_of(line, prompt) == JSON_ARRAY;
+    d->lines[lists ? DATASET_CHATS : kind]++;
+    if (kind == DATASET_CHATS || lists)
+        return dataset_add_messages(d, line, r, prompt, answer);
     if (kind == DATASET_INSTRUCTIONS)
-        return dataset_add_instruction(d, line, r);
+        return dataset_add_instruction(d, line, r, keys);
     if (kind == DATASET_TEXTS) {
         const dataset_span none = { "", 0 };
-        answer = json_require(line, JSON_ROOT, "text", JSON_STRING);
-        return line->error[0] != 0 ||
+        return dataset_require(line, fields, keys[2]) == 0 ||
                dataset_add_prompt(d, line, r, none, dataset_string(line, answer)) != 0;
     }
-    const char *key = json_find(line, JSON_ROOT, "completion") != 0 ? "completion" : "answer";
-    prompt = json_require(line, JSON_ROOT, "prompt", JSON_STRING);
-    answer = json_require(line, JSON_ROOT, key, JSON_STRING);
+    prompt = dataset_require(line, fields, keys[0]);
     d->empty += json_size(line, answer) == 0;
-    return line->error[0] != 0 || dataset_add_prompt(d, line, r, dataset_string(line, prompt),
-                                               dataset_string(line, answer)) != 0;
+    return dataset_require(line, fields, keys[2]) == 0 || line->error[0] != 0 ||
+           dataset_add_prompt(d, line, r, dataset_string(line, prompt),
+                              dataset_string(line, answer)) != 0;
 }
 
 /* Returns a new example whose first token is the next one appended, or NULL with line->error. */
@@ -635,59 +690,19 @@ static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *
     return 0;
 }
 
-/* Unmarks the targets of the first `before` answers of the last example, because they belong to the
- * prompt. Returns an error if the example does not have `answers` answers. */
-static inline int dataset_unmark(dataset *d, json *line, size_t before, size_t answers)
+/* Returns whether two values of a JSON text are equal. */
+static inline int dataset_equal(const json *d, uint32_t a, uint32_t b)
 {
-    const size_t begin = d->examples[d->count - 1].begin;
-    unsigned char *flags = d->targets.flags;
-    size_t runs = 0;
-    for (size_t i = begin; i < d->tokens.count; i++) {
-        runs += flags[i] && (i == begin || !flags[i - 1]);
-        if (flags[i] && runs <= before)
-            flags[i] = 2;
-    }
-    for (size_t i = begin; i < d->tokens.count; i++)
-        flags[i] = flags[i] == 1;
-    if (runs != answers)
-        return json_fail(line, line->line, "an answer has no tokens, or no tokens are between two answers");
-    return 0;
-}
-
-static inline size_t dataset_count_answers(const chat_turn *turns, size_t count)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < count; i++)
-        n += turns[i].role == CHAT_ASSISTANT;
-    return n;
-}
-
-/* Reads prompt and answers of a pair into r->turns: the prompt's turns followed by an answer's
- * turns, once for each answer. counts becomes the numbers of turns. `prompt` is a list of messages,
- * a text of the user, or 0 for no prompt. */
-static inline int dataset_read_pair(json *line, dataset_reader *r, uint32_t prompt,
-                                     const uint32_t answers[2], size_t counts[2])
-{
-    const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
-    size_t n = 0;
-    r->size = 0;
-    for (int i = 0; i < 2; i++) {
-        const size_t first = n;
-        if (text) {
-            if (dataset_reserve_turns(line, r, n + 1) != 0 ||
-                dataset_append(line, r, json_text(line, prompt), json_size(line, prompt)) != 0)
-                return -1;
-            r->turns[n].role = CHAT_USER;
-            r->turns[n++].size = json_size(line, prompt);
-        } else if (prompt != 0 && dataset_read_turns(line, r, prompt, &n) != 0) {
-            return -1;
-        }
-        if (dataset_read_turns(line, r, answers[i], &n) != 0)
-            return -1;
-        counts[i] = n - first;
-    }
-    dataset_place_turns(r, n);
-    return 0;
+    const json_kind kind = json_kind_of(d, a);
+    if (kind != json_kind_of(d, b) || json_size(d, a) != json_size(d, b))
+        return 0;
+    if (kind != JSON_ARRAY && kind != JSON_OBJECT)
+        return memcmp(d->text + d->nodes[a].at, d->text + d->nodes[b].at, json_size(d, a)) == 0;
+    for (a = json_first(d, a), b = json_first(d, b); a != 0;
+         a = json_next(d, a), b = json_next(d, b))
+        if (!dataset_equal(d, a, b) || (kind == JSON_OBJECT && !dataset_equal(d, a + 1, b + 1)))
+            return 0;
+    return 1;
 }
 
 /* Adds a pair of answers that are lists of messages. If there is no prompt, or the prompt is a
@@ -696,33 +711,23 @@ static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *
                                     const uint32_t answers[2])
 {
     const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
-    size_t counts[2], common = 0;
-    if (dataset_require_chat(line, r) != 0 ||
-        dataset_read_pair(line, r, text ? 0 : prompt, answers, counts) != 0)
-        return -1;
-    const size_t least = counts[0] < counts[1] ? counts[0] : counts[1];
-    for (const chat_turn *a = r->turns, *b = a + counts[0];
-         common < least && a->role == b->role && a->size == b->size &&
-         memcmp(a->text, b->text, a->size) == 0;
-         a++, b++)
-        common++;
-    if (prompt != 0 && !text)
-        common = json_size(line, prompt);
-    if (text && common == 0) {
-        common = 1;
-        if (dataset_read_pair(line, r, prompt, answers, counts) != 0)
-            return -1;
+    size_t common = 0;
+    uint32_t a = json_first(line, answers[0]), b = json_first(line, answers[1]);
+    for (; (prompt == 0 || text) && a != 0 && b != 0 && dataset_equal(line, a, b); common++) {
+        a = json_next(line, a);
+        b = json_next(line, b);
     }
+    if (text && common > 0)
+        prompt = 0; /* the common messages contain the prompt */
     d->lines[DATASET_CHATS]++;
     for (int i = 0; i < 2; i++) {
-        const chat_turn *turns = r->turns + (i > 0 ? counts[0] : 0);
-        const size_t all = dataset_count_answers(turns, counts[i]),
-                     given = dataset_count_answers(turns, common);
-        if (all == given)
-            return json_fail(line, line->line, "\"%s\" has no turn of the assistant%s",
-                             i > 0 ? "rejected" : "chosen", common > 0 ? " after the prompt" : "");
-        if (dataset_new_example(d, line) == NULL || dataset_add_chat(d, line, r, turns, counts[i]) != 0 ||
-            dataset_unmark(d, line, given, all) != 0 || dataset_end_answer(d, line, i) != 0)
+        if (dataset_begin_chat(line, r) != 0 || dataset_new_example(d, line) == NULL ||
+            (prompt != 0 && dataset_add_list(line, r, prompt, 1) != 0))
+            return -1;
+        const size_t first = r->desc->chats->messages.size + common;
+        if (dataset_add_list(line, r, answers[i], 0) != 0 ||
+            dataset_add_chat(d, line, r, first, i > 0 ? "\"rejected\"" : "\"chosen\"") != 0 ||
+            dataset_end_answer(d, line, i) != 0)
             return -1;
     }
     return 0;
@@ -740,9 +745,11 @@ static inline int dataset_is_same(const dataset *d)
 static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
 {
     static const char *const names[2] = { "chosen", "rejected" };
-    uint32_t answers[2], prompt = json_find_nonnull(line, JSON_ROOT, "prompt");
+    uint32_t answers[2], prompt = dataset_find(line, r->desc->fields, "prompt");
+    prompt = json_kind_of(line, prompt) == JSON_NULL ? 0 : prompt;
     for (int i = 0; i < 2; i++) {
-        answers[i] = json_find_nonnull(line, JSON_ROOT, names[i]);
+        answers[i] = dataset_find(line, r->desc->fields, names[i]);
+        answers[i] = json_kind_of(line, answers[i]) == JSON_NULL ? 0 : answers[i];
         if (answers[i] == 0)
             return json_fail(line, line->line, "\"%s\" is missing: expected %s", names[i],
                              dataset_pair_formats);
@@ -773,14 +780,10 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
     memset(&r, 0, sizeof r);
     r.tokenizer = tokenizer;
     r.desc = desc;
-    r.turns = (chat_turn *)malloc(16 * sizeof *r.turns);
-    r.turn_capacity = 16;
     json_init(&line, path);
     line.lenient = 1;
     if (f == NULL)
         json_fail(&line, 0, "%s", strerror(errno));
-    else if (r.turns == NULL)
-        json_fail(&line, 0, "out of memory for turns");
     while (line.error[0] == 0 && json_read_line(&line, f) == 1) {
         if (d->pairs ? dataset_add_pair(d, &line, &r) != 0
                      : dataset_new_example(d, &line) == NULL || dataset_add_line(d, &line, &r) != 0)
@@ -809,7 +812,7 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
     memcpy(d->error, line.error, sizeof d->error);
     json_free(&line);
     free(r.text);
-    free(r.turns);
+    json_free(&r.tools);
     return d->error[0] != 0 ? -1 : 0;
 }
 
@@ -868,7 +871,7 @@ static inline int dataset_open_pairs(dataset *d, const char *path, bpe *tokenize
 static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                int32_t end)
 {
-    const dataset_desc desc = { end, 0, NULL };
+    const dataset_desc desc = { end, 0, NULL, NULL };
     return dataset_open_as(d, path, tokenizer, vocabulary, &desc);
 }
 

@@ -209,7 +209,8 @@ static inline int evaluate_line(evaluation *e, json *d)
             json_fail(d, d->line, "out of memory for %.0f choices", (double)count);
     }
     int64_t n = 0;
-    for (uint32_t i = json_first(d, choices); i != 0 && d->error[0] == 0; i = json_next(d, i), n++) {
+    for (uint32_t i = json_first(d, choices); i != 0 && d->error[0] == 0;
+         i = json_next(d, i), n++) {
         if (json_kind_of(d, i) != JSON_STRING) {
             json_mismatch(d, i, "a text");
             break;
@@ -249,7 +250,8 @@ static inline int evaluate_choices(evaluation *e, const char *path)
         json_fail(&line, 0, "%s", strerror(errno));
     else if (e->logits == NULL)
         json_fail(&line, 0, "out of memory for logits");
-    while (line.error[0] == 0 && (e->stopped == NULL || !e->stopped()) && json_read_line(&line, f) == 1)
+    while (line.error[0] == 0 && (e->stopped == NULL || !e->stopped()) &&
+           json_read_line(&line, f) == 1)
         if (evaluate_line(e, &line) != 0)
             break;
     if (f != NULL)
@@ -265,8 +267,8 @@ static inline int evaluate_has_choices(const char *path)
     json line;
     FILE *f = fopen(path, "rb");
     json_init(&line, path);
-    const int has = f != NULL && json_read_line(&line, f) == 1 &&
-                    json_find(&line, JSON_ROOT, "choices") != 0;
+    const int has =
+        f != NULL && json_read_line(&line, f) == 1 && json_find(&line, JSON_ROOT, "choices") != 0;
     if (f != NULL)
         fclose(f);
     json_free(&line);
@@ -283,18 +285,18 @@ static inline int evaluate_on_token(void *user, int64_t at, const int32_t *token
 /* Returns whether tokens decode to the same text as those of the row's answer, without white space
  * around both. If `begins` is nonzero, it suffices that the text begins like that. -1 if out of
  * memory. */
-static inline int evaluate_same(evaluation *e, const int32_t *tokens, size_t n, const int32_t *answer,
-                                size_t m, int begins)
+static inline int evaluate_same(evaluation *e, const int32_t *tokens, size_t n,
+                                const int32_t *answer, size_t m, int begins)
 {
-    size_t size = 0, expected = 0;
-    char *text = bpe_decode(e->tokenizer, tokens, n, &size);
-    char *right = bpe_decode(e->tokenizer, answer, m, &expected);
+    size_t sizes[2] = { 0, 0 };
+    char *text = bpe_decode(e->tokenizer, tokens, n, &sizes[0]);
+    char *right = bpe_decode(e->tokenizer, answer, m, &sizes[1]);
     int same = -1;
     if (text != NULL && right != NULL) {
-        const char *a = text, *b = right;
-        chat_trim(&a, &size);
-        chat_trim(&b, &expected);
-        same = (begins ? size >= expected : size == expected) && memcmp(a, b, expected) == 0;
+        const jinja_value a = jinja_strip(jinja_string(text, sizes[0], 0), 1, 1, NULL),
+                          b = jinja_strip(jinja_string(right, sizes[1], 0), 1, 1, NULL);
+        same =
+            (begins ? a.size >= b.size : a.size == b.size) && memcmp(a.text, b.text, b.size) == 0;
     }
     free(text);
     free(right);
@@ -340,8 +342,10 @@ static inline int evaluate_answers(evaluation *e, const dataset *d)
             failed = e->stopped != NULL && e->stopped() ? 0 : evaluate_fail(e, g->model->error);
             break;
         }
-        const size_t text = (size_t)(made - (made > 0 && generator_is_stop(e->stops, out[made - 1])));
-        const int right = evaluate_same(e, out, text, ids + begin, end - begin - (size_t)ends, !ends);
+        const size_t text =
+            (size_t)(made - (made > 0 && generator_is_stop(e->stops, out[made - 1])));
+        const int right =
+            evaluate_same(e, out, text, ids + begin, end - begin - (size_t)ends, !ends);
         if (right < 0)
             failed = evaluate_fail(e, "out of memory for a text");
         e->right[0] += right > 0;

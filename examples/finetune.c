@@ -44,7 +44,7 @@ static struct {
     int64_t method, store, context, no_shuffle, layers, size, hidden, rslora, bias, map;
     double alpha, lora_dropout;
     const char *model, *new_model, *retention_data, *adapter, *targets, *rank_pattern, *alpha_pattern, *memory_svg;
-    const char *chat, *turns[CHAT_ROLES];
+    const char *chat, *turns[CHAT_ROLES], *fields;
     const char *merge, *gguf, *modules_to_save, *layers_to_transform;
     int64_t dora, tied, gguf_type, patience;
     int64_t special_tokens, epochs, eval, generate, interactive, export_as, keep;
@@ -143,8 +143,7 @@ static const options_desc option_descs[] = {
       "map the file with the weights instead of reading it; the system may drop and reload "
       "them, and the budget does not count them" },
     { "chat", OPTIONS_TEXT, &o.chat, NULL, 0, 0, NULL,
-      "chat template: chatml, llama3, gemma, mistral or another; default: that of --model, if "
-      "it is known" },
+      "chat template: chatml, llama3, gemma, mistral, zephyr or none; default: that of --model" },
     { "user-turn", OPTIONS_TEXT, &o.turns[CHAT_USER], NULL, 0, 0, NULL,
       "another chat template, together with --assistant-turn: a user's message with {} for its "
       "text: '<|user|>\\n{}\\n'" },
@@ -153,6 +152,9 @@ static const options_desc option_descs[] = {
       "answer" },
     { "system-turn", OPTIONS_TEXT, &o.turns[CHAT_SYSTEM], NULL, 0, 0, NULL,
       "the same for the system's message; default: the template has none" },
+    { "fields", OPTIONS_TEXT, &o.fields, NULL, 0, 0, NULL,
+      "names of keys in FILE.jsonl: prompt=problem,answer=solution; the keys are those of the forms "
+      "of data" },
     { "special-tokens", OPTIONS_FLAG, &o.special_tokens, NULL, 0, 0, NULL,
       "take special tokens spelled out in FILE.jsonl as tokens; without this option they are "
       "text" },
@@ -253,7 +255,7 @@ static const char *const groups[] = {
     "Model",
     "model new adapter store map",
     "Data and output",
-    "data validation retention-data context special-tokens chat user-turn assistant-turn system-turn save "
+    "data validation retention-data context fields special-tokens chat user-turn assistant-turn system-turn save "
     "keep save-every resume export merge export-gguf gguf-type",
     "Method",
     "method size layers hidden",
@@ -520,6 +522,13 @@ static int check_chat(void)
         (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
         return session_fail(2, "--user-turn and --assistant-turn must be given together, and "
                                "--system-turn only with both");
+    if (o.fields != NULL && !dataset_fields_valid(o.fields))
+        return session_fail(
+            2,
+            "--fields %s: expected KEY=NAME,.., where KEY is prompt, answer, completion, "
+            "instruction, input, output, question, context, response, messages, "
+            "conversations, text, chosen, rejected or tools",
+            o.fields);
     if (turn != NULL && o.chat != NULL)
         return session_fail(2,
                             "--chat %s and --user-turn both select a template; omit one of them",
@@ -736,14 +745,10 @@ static int write_tokenizer(void)
 /* Writes the chat template of a model made by --new with --chat chatml. */
 static int write_template(void)
 {
-    static const char text[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
-                               "'\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
-                               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
-                               "{% endif %}";
     char path[MODEL_PATH];
     FILE *f = fopen(join(path, sizeof path, o.model, "chat_template.jinja"), "wb");
     if (f != NULL)
-        fputs(text, f);
+        fputs(chat_templates[0].text, f);
     return f == NULL || fclose(f) != 0 ? session_fail(1, "%s: %s", path, strerror(errno)) : 0;
 }
 
@@ -870,7 +875,7 @@ static int open_data(const char *option, const char *path, const model_any *m, d
         return 0;
     if (session_is_dash(path) && session_claim_stdin(option) != 0)
         return 2;
-    const dataset_desc desc = { run.end, (int)o.special_tokens, &run.chat };
+    const dataset_desc desc = { run.end, (int)o.special_tokens, &run.chat, o.fields };
     const int pairs = o.objective == OBJECTIVE_DPO;
     if ((pairs ? dataset_open_pairs
                : dataset_open_as)(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
@@ -919,16 +924,15 @@ static int64_t positions_before(const char **option)
 static int open_chat(void)
 {
     const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
-    char names[512];
     if ((gguf_is_file(o.model) ? gguf_open_chat : chat_open)(&run.chat, o.model, NULL) != 0)
         return session_fail(1, "--model: %s", run.chat.error);
-    if (o.chat != NULL && !none && chat_select(&run.chat, o.chat) != 0)
+    if (o.chat != NULL && !none && chat_select_named(&run.chat, o.chat) != 0)
         return session_fail(2,
-                            "--chat %s: allowed is %s; or none; for another template, give "
-                            "--user-turn and --assistant-turn",
-                            o.chat, chat_list_names(names, sizeof names));
+                            "--chat %s; or none; for another template, give --user-turn and "
+                            "--assistant-turn",
+                            run.chat.error);
     if (none)
-        memset(&run.chat.format, 0, sizeof run.chat.format), run.chat.source[0] = 0;
+        chat_free(&run.chat), run.chat.source[0] = 0;
     for (int i = 0; i < CHAT_ROLES; i++)
         if (o.turns[i] != NULL && chat_set_turn(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
@@ -942,15 +946,16 @@ static int open_chat(void)
     return 0;
 }
 
-/* Prints a note if the model has an unknown chat template and no option selects another one. `what`
- * says how the program continues. */
+/* Prints a note if the model's chat template cannot be used and no option selects another one.
+ * `what` says how the program continues. */
 static void note_unknown_template(const char *what)
 {
-    if (run.chat.format.name == NULL && run.chat.source[0] != 0 && o.chat == NULL)
-        fprintf(session.out,
-                "note   the model's %s is unknown: %s; name the template with --chat NAME or\n"
-                "       --user-turn and --assistant-turn, or hide this note with --chat none\n",
-                run.chat.source, what);
+    if (run.chat.name[0] == 0 && run.chat.source[0] != 0 && o.chat == NULL)
+        fprintf(
+            session.out,
+            "note   the model's %s cannot be used, %s: %s; name a template with --chat NAME or\n"
+            "       --user-turn and --assistant-turn, or hide this note with --chat none\n",
+            run.chat.source, run.chat.problem, what);
 }
 
 /* Adds the token that ends an answer to run.stops. Returns this token, or -1 if there is none. */
@@ -972,9 +977,9 @@ static void print_chats(void)
 {
     const int32_t end = add_chat_end();
     run.chats = 1;
-    fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
-            o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
-            o.chat == NULL && o.turns[CHAT_USER] == NULL ? run.chat.source : "",
+    const int model = strcmp(run.chat.name, "model") == 0;
+    fprintf(session.out, "chats  %s%s%s\n", model ? "by the model's " : run.chat.name,
+            model ? run.chat.source : "",
             end >= 0 ? "" : "; the model has no end-of-turn token, so the end is spelled out");
 }
 
@@ -1125,7 +1130,7 @@ static int load_data(void)
     if (status != 0)
         return status;
     if (run.data.lines[DATASET_CHATS] > 0 ||
-        (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
+        (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.name[0] != 0))
         print_chats();
     else if (run.data.lines[DATASET_INSTRUCTIONS] > 0)
         note_unknown_template("instructions stand behind ### Instruction:");
@@ -2551,7 +2556,7 @@ static int generate(void)
     tuning t = { .run = run.first };
     model_any m;
     int status = open_model(&m);
-    if (status == 0 && run.chat.format.name != NULL)
+    if (status == 0 && run.chat.name[0] != 0)
         print_chats();
     if (status == 0)
         note_unknown_template("--prompt is continued, not answered");
@@ -2657,7 +2662,7 @@ static int interact(void)
     FILE *out = session.out;
     session.out = stderr;
     int status = open_model(&m);
-    if (status == 0 && run.chat.format.name == NULL)
+    if (status == 0 && run.chat.name[0] == 0)
         status = session_fail(
             2, "--interactive: %s has no chat template that is known; " TEMPLATE_REMEDY, o.model);
     if (status == 0)
@@ -2728,7 +2733,7 @@ static int measure_accuracy(tuning *t, int choices)
                                   .capacity = chat_context(&t->model.config) };
     evaluation e = { .g = &g,
                      .tokenizer = &run.tokenizer,
-                     .format = run.chat.format.name != NULL ? &run.chat : NULL,
+                     .format = run.chat.name[0] != 0 ? &run.chat : NULL,
                      .stops = run.stops,
                      .most = lm.sample > 0 ? lm.sample : 256,
                      .stopped = is_interrupted,
@@ -2758,7 +2763,7 @@ static int accuracy(void)
     int status = open_model(&m);
     if (status == 0 && !choices)
         status = open_data("accuracy", o.accuracy, &m, &run.data);
-    if (status == 0 && run.chat.format.name != NULL &&
+    if (status == 0 && run.chat.name[0] != 0 &&
         (choices || run.data.lines[DATASET_CHATS] + run.data.lines[DATASET_INSTRUCTIONS] > 0))
         print_chats();
     if (status == 0)
@@ -3059,6 +3064,7 @@ int main(int argc, char **argv)
     dataset_free(&run.validation);
     dataset_free(&run.retention);
     bpe_free(&run.tokenizer);
+    chat_free(&run.chat);
     free(run.first.tokens);
     free(run.first.targets);
     free(run.references[0]);

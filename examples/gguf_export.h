@@ -133,6 +133,9 @@ static inline void gguf_export_windows(gguf_exporter *x)
         gguf_put(&x->w, (uint64_t)llama_bit(c->llama.sliding, i), 1);
 }
 
+/* Returns a factor of the config, where 0 stands for 1. */
+static inline double gguf_factor(double factor) { return factor != 0 ? factor : 1; }
+
 static inline void gguf_export_sizes(gguf_exporter *x)
 {
     const model_config *c = &x->e->model->config;
@@ -150,7 +153,15 @@ static inline void gguf_export_sizes(gguf_exporter *x)
     gguf_export_real(x, "attention.layer_norm_rms_epsilon", c->llama.epsilon);
     gguf_export_size(x, "attention.key_length", c->head_dim);
     gguf_export_size(x, "attention.value_length", c->head_dim);
-    gguf_export_size(x, "rope.dimension_count", c->head_dim);
+    gguf_export_size(x, "rope.dimension_count",
+                     c->llama.positions[0].columns > 0 ? c->llama.positions[0].columns
+                                                       : c->head_dim);
+    if (strstr(x->a->keys, " embedding_scale ") != NULL) {
+        gguf_export_real(x, "embedding_scale", gguf_factor(c->llama.embedding_scale));
+        gguf_export_real(x, "residual_scale", gguf_factor(c->llama.branch_scale));
+        gguf_export_real(x, "attention.scale", c->llama.score_scale);
+        gguf_export_real(x, "logit_scale", 1 / gguf_factor(c->logit_scale));
+    }
     gguf_export_positions(x);
     gguf_export_windows(x);
     if (c->llama.score_cap > 0)
@@ -172,6 +183,18 @@ static inline const bpe_added *gguf_added_of(const bpe *b, int32_t id)
     return NULL;
 }
 
+/* Returns whether two steps search for the same regular expression, or for none. */
+static inline int gguf_has_same_regex(const bpe_regex *a, const bpe_regex *b)
+{
+    if (a == NULL || b == NULL)
+        return a == b;
+    return a->op_count == b->op_count && a->set_count == b->set_count &&
+           a->range_count == b->range_count && a->anchored == b->anchored &&
+           memcmp(a->ops, b->ops, (size_t)a->op_count * sizeof *a->ops) == 0 &&
+           memcmp(a->sets, b->sets, (size_t)a->set_count * sizeof *a->sets) == 0 &&
+           memcmp(a->ranges, b->ranges, (size_t)a->range_count * sizeof *a->ranges) == 0;
+}
+
 /* Returns whether two tokenizers change and split texts in the same way. */
 static inline int gguf_has_same_steps(const bpe *a, const bpe *b)
 {
@@ -180,7 +203,7 @@ static inline int gguf_has_same_steps(const bpe *a, const bpe *b)
         const bpe_step *p = &a->steps[i], *q = &b->steps[i];
         same = p->kind == q->kind && p->when == q->when && p->from_size == q->from_size &&
                p->to_size == q->to_size && memcmp(p->from, q->from, p->from_size) == 0 &&
-               memcmp(p->to, q->to, p->to_size) == 0;
+               memcmp(p->to, q->to, p->to_size) == 0 && gguf_has_same_regex(p->regex, q->regex);
     }
     return same;
 }
@@ -215,12 +238,12 @@ static inline int gguf_token_type(const bpe *b, int32_t id)
 {
     const bpe_added *a = gguf_added_of(b, id);
     const char *name = id < b->count ? b->names + b->name_start[id] : "";
-    return id >= b->count                       ? GGUF_TOKEN_UNUSED
-           : !b->byte_level && id == b->unknown ? GGUF_TOKEN_UNKNOWN
-           : a != NULL ? (a->special ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_USER)
+    return id >= b->count                       ? BPE_TOKEN_UNUSED
+           : !b->byte_level && id == b->unknown ? BPE_TOKEN_UNKNOWN
+           : a != NULL                          ? (a->special ? BPE_TOKEN_CONTROL : BPE_TOKEN_USER)
            : !b->byte_level && bpe_fallback_of(name, b->name_start[id + 1] - b->name_start[id]) >= 0
-               ? GGUF_TOKEN_BYTE
-               : GGUF_TOKEN_NORMAL;
+               ? BPE_TOKEN_BYTE
+               : BPE_TOKEN_NORMAL;
 }
 
 /* Writes the text of a token to `to`, which has space for `size` bytes, as GGUF has it: in a
@@ -240,7 +263,7 @@ static inline size_t gguf_token_name(const bpe *b, int32_t id, char *to, size_t 
         return at;
     }
     if (a != NULL && !a->special && !b->byte_level) {
-        bpe_step spaces = { BPE_REPLACE, BPE_SPACE, " ", 3, 1, BPE_NEVER };
+        bpe_step spaces = { BPE_REPLACE, BPE_SPACE, " ", 3, 1, BPE_NEVER, NULL };
         return bpe_put_replaced(&spaces, name, n, to);
     }
     memcpy(to, name, n);
@@ -294,7 +317,7 @@ static inline int gguf_export_scores(gguf_exporter *x, int32_t tokens)
     }
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("scores"), 0), GGUF_F32, (uint64_t)tokens);
     for (int32_t i = 0; i < tokens && !failed; i++) {
-        if (scores[i] == 0 && gguf_token_type(b, i) == GGUF_TOKEN_NORMAL)
+        if (scores[i] == 0 && gguf_token_type(b, i) == BPE_TOKEN_NORMAL)
             scores[i] = ++next;
         gguf_put_float(&x->w, scores[i] > 0 ? 1 - scores[i] : 0);
     }
@@ -576,7 +599,7 @@ static inline int gguf_is_near(double a, double b)
 static inline int gguf_has_same_positions(const llama_positions *p, const llama_positions *q)
 {
     const int scaled = p->scaling != LLAMA_UNSCALED && p->factor != 1;
-    return gguf_is_near(p->base, q->base) &&
+    return gguf_is_near(p->base, q->base) && p->columns == q->columns &&
            (!scaled || (p->scaling == q->scaling && gguf_is_near(p->factor, q->factor))) &&
            gguf_is_near(p->scale, q->scale) &&
            (p->scaling != LLAMA_LLAMA3 ||
@@ -584,7 +607,9 @@ static inline int gguf_has_same_positions(const llama_positions *p, const llama_
              gguf_is_near(p->high, q->high))) &&
            (p->scaling != LLAMA_YARN ||
             (gguf_is_near(p->original, q->original) && gguf_is_near(p->fast, q->fast) &&
-             gguf_is_near(p->slow, q->slow) && p->truncate == q->truncate));
+             gguf_is_near(p->slow, q->slow) && p->truncate == q->truncate)) &&
+           (p->scaling != LLAMA_LONGROPE ||
+            memcmp(p->divisors, q->divisors, sizeof p->divisors) == 0);
 }
 
 /* Returns the name of a part of the model in which two configs differ, or NULL. */
@@ -604,7 +629,7 @@ static inline const char *gguf_config_difference(const model_config *a, const mo
                ? "sizes"
            : a->activation != b->activation ? "activation"
            : !gguf_is_near(p->epsilon, q->epsilon) || p->plus_one != q->plus_one ||
-                   p->post_norms != q->post_norms || p->head_norms != q->head_norms
+                   (p->row != NULL && p->row->layout != q->row->layout)
                ? "norms"
            : p->qkv_bias != q->qkv_bias || p->output_bias != q->output_bias ||
                    p->mlp_bias != q->mlp_bias
@@ -618,6 +643,12 @@ static inline const char *gguf_config_difference(const model_config *a, const mo
                    !gguf_is_near(a->logit_cap, b->logit_cap) ||
                    !gguf_is_near(p->score_scale, q->score_scale)
                ? "scales or caps of scores"
+           : p->parallel != q->parallel || p->query_beta > 0 || q->query_beta > 0 ||
+                   !gguf_is_near(gguf_factor(p->embedding_scale),
+                                 gguf_factor(q->embedding_scale)) ||
+                   !gguf_is_near(gguf_factor(p->branch_scale), gguf_factor(q->branch_scale)) ||
+                   !gguf_is_near(gguf_factor(a->logit_scale), gguf_factor(b->logit_scale))
+               ? "factors of embeddings, branches or logits"
                : NULL;
 }
 

@@ -494,24 +494,21 @@ static inline void gguf_token_text(gguf *g, const char *key, char *to, size_t si
 }
 
 /* Reads the file's chat template, with `name` as in chat_open. Returns 0, or -1 with g->error and
- * c->error. */
+ * c->error. Call chat_free in both cases. */
 static inline int gguf_chat(gguf *g, chat *c, const char *name)
 {
     size_t size;
-    char names[512];
     memset(c, 0, sizeof *c);
     gguf_token_text(g, GGUF_KEY("bos_token_id"), c->bos_eos[0], sizeof c->bos_eos[0]);
     gguf_token_text(g, GGUF_KEY("eos_token_id"), c->bos_eos[1], sizeof c->bos_eos[1]);
     const char *text = gguf_text(g, "tokenizer.chat_template", &size);
-    if (text != NULL) {
+    if (text != NULL)
         snprintf(c->source, sizeof c->source, "tokenizer.chat_template");
-        chat_recognise(c, text, size);
-    }
     if (g->error[0] != 0)
         return chat_fail(c, "%s", g->error);
-    if (name == NULL || chat_select(c, name) == 0)
+    if ((text == NULL || chat_use(c, "model", text, size) == 0) &&
+        (name == NULL || chat_select_named(c, name) == 0))
         return 0;
-    chat_fail(c, "%s: allowed is %s", name, chat_list_names(names, sizeof names));
     return gguf_fail(g, "%s", c->error);
 }
 

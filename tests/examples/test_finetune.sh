@@ -50,9 +50,9 @@ check "--new says what it made" says "^new    $work/talks: llama, [0-9]* paramet
 check "--new without a template" says "^new    $work/mute: gpt2, .*; chat template: none (--new .. --chat chatml adds one)" \
     --new 1x16x2x32 --model "$work/mute"
 echo '{"messages": [{"role": "user", "content": "Which tea is green?"}, {"role": "assistant", "content": "Sencha."}]}' > "$work/tea.jsonl"
-check "README's chats train --new's model" says "^chats  chatml, by the model's chat_template.jinja" --model "$work/talks" \
+check "README's chats train --new's model" says "^chats  by the model's chat_template.jinja" --model "$work/talks" \
     --data "$work/tea.jsonl" --eval-every 0 --steps 2 --save "$work/talks.tuned"
-check "README's chats: the trained adapter answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
+check "README's chats: the trained adapter answers" says "^chats  by the model" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
 check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.32 nats per token," $model --data "$work/text" \
@@ -409,15 +409,18 @@ check "a chat without a template: both remedies" fails_with 1 "chats.jsonl:1: a 
 cp -r "$work/tiny" "$work/chatty"
 cp tests/golden/chat_template.jinja "$work/chatty"
 build/finetune $chats --model "$work/chatty" --plan > "$work/stdout" 2> "$work/stderr"
-check "the folder's template is known" grep -q "^chats  chatml, by the model's chat_template.jinja" "$work/stderr"
-echo x >> "$work/chatty/chat_template.jinja"
-check "an unknown chat template is refused" \
-    fails_with 1 "the model's chat_template.jinja is not a known template; --chat" \
+check "the folder's template is run" grep -q "^chats  by the model's chat_template.jinja" "$work/stderr"
+echo "{% include 'x' %}" >> "$work/chatty/chat_template.jinja"
+check "a chat template that cannot be run is refused by its construct" \
+    fails_with 1 "the model's chat_template.jinja cannot be used: line [0-9]*, column 4: unknown tag {% include %}.*; --chat" \
     build/finetune $chats --model "$work/chatty"
 check "--chat none of chats" fails_with 1 "chats.jsonl:1: a chat, but the model has no template; --chat NAME" \
     build/finetune $chats --model "$work/chatty" --chat none
-check "--chat NAME replaces an unknown template" \
+check "--chat NAME replaces the model's template" \
     sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; the model has no end-of-turn token'"
+check "--fields names the keys" sh -c "sed 's/\"prompt\"/\"q\"/; s/\"completion\"/\"a\"/' $work/chats.jsonl | grep '\"q\"' > $work/fields.jsonl &&
+    build/finetune $model --fields prompt=q,completion=a --data $work/fields.jsonl --plan"
+check "--fields of nonsense" fails_with 2 "--fields quest=q: expected KEY=NAME" build/finetune $chats --fields quest=q
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
 check "--user-turn without --assistant-turn is refused" \
     fails_with 2 "must be given together" build/finetune $chats --user-turn '{}'
@@ -431,7 +434,7 @@ build/finetune $chats $own --steps 30 --sample 6 --prompt 1+1 --save "$work/chat
 check "a prompt is a turn of the user: $(tail -n 1 "$work/chat.out")" sh -c "grep -aq '^chats  own\$' $work/chat.out &&
     grep -aqx '1+1' $work/chat.out && test -n '$(field "$work/chat.json" end weights_hash)'"
 check "a sample's cache is as long as prompt and sample" grep -aq '^cache  14 tokens' "$work/chat.out"
-printf '{"conversations": []}\n' > "$work/bad.jsonl"
+printf '{"conversation": []}\n' > "$work/bad.jsonl"
 check "a line of data with unknown keys" \
     fails_with 1 'bad.jsonl:1: expected {"prompt": "..", "completion": ".."}, {"messages"' build/finetune $model \
     --data "$work/bad.jsonl"
@@ -724,19 +727,19 @@ build/finetune $model --generate --prompt 'The ' --sample 9 --threads 1 > "$work
 check "--generate continues" grep -aq '^The ' "$work/generated"
 cp tests/golden/chat_template.jinja "$work/chatty"
 build/finetune --model "$work/chatty" --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
-check "--generate answers by a template" sh -c "grep -aq '^chats  chatml' $work/generated && ! grep -aq '^The ' $work/generated"
+check "--generate answers by a template" sh -c "grep -aq '^chats  by the model' $work/generated && ! grep -aq '^The ' $work/generated"
 check "--chat none: it continues" sh -c "build/finetune --model $work/chatty --generate --prompt 'The ' --sample 9 --chat none | grep -aq '^The '"
 check "--map of bf16: evaluates and generates" sh -c "build/finetune --model $work/merged3 $on --eval --map &&
     build/finetune --model $work/merged3 --generate --map --prompt 'The ' --sample 3 | grep -aq '^The '"
 cp -r "$work/tiny" "$work/strange"
-echo '{{ messages }}' > "$work/strange/chat_template.jinja"
-check "--generate says that the chat template is unknown" \
+echo "{% include 'x' %}" > "$work/strange/chat_template.jinja"
+check "--generate says that the chat template cannot be used" \
     sh -c "build/finetune --model $work/strange --generate --prompt 'The ' \
-    --sample 3 | grep -aq 'is unknown: --prompt is continued' && ! build/finetune --model $work/strange --generate \
-    --sample 3 --chat none | grep -aq 'is unknown: '"
+    --sample 3 | grep -aq 'cannot be used, line 1, .*: --prompt is continued' && ! build/finetune --model $work/strange --generate \
+    --sample 3 --chat none | grep -aq 'cannot be used'"
 awk 'BEGIN { for (i = 0; i < 20; i++) printf("{\"instruction\": \"add %d\", \"output\": \"%d\"}\n", i, i + 1) }' > "$work/adds.jsonl"
-check "an unknown template: the note names instructions as well" \
-    sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'is unknown: instructions'"
+check "a template that cannot be used: the note names instructions as well" \
+    sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'cannot be used, .*: instructions'"
 head -n 1 "$work/sums.jsonl" > "$work/single.jsonl"
 check "data of a single row is refused" \
     fails_with 1 "has 1 row of [0-9]* tokens, too few .*; give --validation FILE or" \

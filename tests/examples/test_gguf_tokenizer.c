@@ -300,24 +300,28 @@ static void test_chat(void)
         "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
         "{{ '<|im_start|>assistant\n' }}{% endif %}";
     const change changes[] = { TEXT("chat_template", template) };
-    const change other[] = { TEXT("chat_template", "{{ messages }}") };
+    const change other[] = { TEXT("chat_template", "{% include 'x' %}") };
     gguf g;
     chat c;
     open_changed(&g, GOLDEN "spm.gguf", changes, 1);
-    CHECK_MSG(gguf_chat(&g, &c, NULL) == 0 && c.format.name != NULL, "%s", c.error);
-    CHECK(c.format.name != NULL && strcmp(c.format.name, "chatml") == 0);
+    CHECK_MSG(gguf_chat(&g, &c, NULL) == 0 && strcmp(c.name, "model") == 0, "%s", c.error);
+    CHECK(c.problem[0] == 0);
     CHECK(strcmp(c.source, "tokenizer.chat_template") == 0);
     CHECK(strcmp(c.bos_eos[0], "<s>") == 0 && strcmp(c.bos_eos[1], "</s>") == 0);
-    CHECK(gguf_chat(&g, &c, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
+    chat_free(&c);
+    CHECK(gguf_chat(&g, &c, "gemma") == 0 && strcmp(c.name, "gemma") == 0);
+    chat_free(&c);
     CHECK(gguf_chat(&g, &c, "gemini") == -1 && strstr(c.error, "gemini: allowed is chatml,"));
     CHECK(strstr(g.error, "gemini: allowed is chatml,") != NULL);
+    chat_free(&c);
     gguf_close(&g);
     open_changed(&g, GOLDEN "bpe.gguf", other, 1);
-    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.source[0] != 0);
+    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.name[0] == 0 && c.source[0] != 0 && c.problem[0] != 0);
     CHECK(strcmp(c.bos_eos[0], "<|begin|>") == 0 && strcmp(c.bos_eos[1], "<|end|>") == 0);
+    chat_free(&c);
     gguf_close(&g);
     open_changed(&g, GOLDEN "bpe.gguf", NULL, 0);
-    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.source[0] == 0);
+    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.name[0] == 0 && c.source[0] == 0);
     gguf_close(&g);
 }
 
@@ -341,10 +345,12 @@ static void test_config(void)
     gguf_close(&g);
     CHECK(gguf_open_tokenizer(&b, SCRATCH) == 0 && b.count == 481);
     bpe_free(&b);
-    CHECK(gguf_open_chat(&c, SCRATCH, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
+    CHECK(gguf_open_chat(&c, SCRATCH, "gemma") == 0 && strcmp(c.name, "gemma") == 0);
+    chat_free(&c);
     CHECK(gguf_open_tokenizer(&b, "build/none.gguf") == -1 && strstr(b.error, "cannot open it"));
     CHECK(gguf_open_chat(&c, "build/none.gguf", NULL) == -1 && strstr(c.error, "cannot open it"));
     CHECK(gguf_open_chat(&c, SCRATCH, "x") == -1 && strstr(c.error, "x: allowed is chatml"));
+    chat_free(&c);
 }
 
 /* ---- files that must be refused --------------------------------------------------------------- */
@@ -494,6 +500,7 @@ static void test_damage(int rounds)
         bpe b;
         chat c;
         bpe_tokens t = { NULL, 0, 0, "" };
+        memset(&c, 0, sizeof c);
         if (gguf_open(&g, SCRATCH) == 0 && gguf_chat(&g, &c, NULL) == 0 &&
             gguf_tokenizer(&g, &b) == 0) {
             CHECK_MSG(bpe_encode(&b, text, sizeof text - 1, 3, &t) == 0, "%s", t.error);
@@ -509,6 +516,7 @@ static void test_damage(int rounds)
                       "%s", g.error);
             refused++;
         }
+        chat_free(&c);
         gguf_close(&g);
     }
     CHECK_MSG(made > rounds / 50 && refused > rounds / 10, "%d, %d", made, refused);

@@ -4,14 +4,13 @@
  * The input is tokenizer_config.json, chat_template.jinja, three lines with the texts around turns of system, user
  * and assistant (or a line with the name of a format), and JSON lines with chats, with the byte 0x1e between these
  * parts. The tokenizer is SmolLM2's or, for inputs with an odd number of bytes, Llama 2's, which puts a space
- * before texts. The functions under test are chat_open, chat_set_turn, chat_render, chat_encode, and
- * dataset_open_as and dataset_open_pairs of all chats.
+ * before texts. The functions under test are chat_open, chat_set_turn, chat_encode, and dataset_open_as and
+ * dataset_open_pairs of all chats.
  *
  * The rules: A refusal has an error text and leaves the tokens unchanged. The rendered text equals the decoded
  * tokens, apart from the spaces of Llama 2's tokenizer and from white space that a token strips. Only answers are
  * trained on, and rows are complete for every length. One input in eight is encoded and opened in all ways, any
- * other in one way. One in four of these other inputs has the tokens of its turns checked, while the rest are only
- * rendered. */
+ * other in one way. One in four of these other inputs has the tokens of its turns compared with its text. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "dataset.h"
@@ -21,22 +20,14 @@
 enum { TURNS = 16 };
 static bpe tokenizers[2];
 
-typedef struct {
-    char *text;
-    size_t size;
-    int cut; /* nonzero if a text was cut within a UTF-8 character, for whose parts there may be no token */
-} rendered;
-
-static int put(void *user, chat_part part, const char *text, size_t n)
+/* Returns whether a run of bytes of one origin begins within a UTF-8 character, for whose parts there may be no token. */
+static int is_cut(const chat *c)
 {
-    rendered *r = (rendered *)user;
-    must(part >= CHAT_TEMPLATE && part <= CHAT_END);
-    r->cut |= n > 0 && (text[0] & 0xc0) == 0x80;
-    r->text = (char *)realloc(r->text, r->size + n + 1);
-    must(r->text != NULL);
-    if (n > 0)
-        memcpy(r->text + r->size, text, n);
-    r->size += n;
+    for (size_t i = 0; i < c->out.size; i++)
+        if ((c->out.text[i] & 0xc0) == 0x80 &&
+            (i == 0 || (chat_origin(&c->out, i) == 0) != (chat_origin(&c->out, i - 1) == 0) ||
+             c->targets[i] != c->targets[i - 1]))
+            return 1;
     return 0;
 }
 
@@ -47,7 +38,7 @@ static size_t spaceless(char *text, size_t n, int white)
 {
     size_t kept = 0, size;
     for (size_t i = 0; i < n; i += size) {
-        const int is = chat_is_white(text + i, n - i, &size) && (white || text[i] == ' ');
+        const int is = jinja_is_white(text + i, n - i, &size) && (white || text[i] == ' ');
         if (is || (size == 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0))
             continue;
         memmove(text + kept, text + i, size);
@@ -88,25 +79,17 @@ static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, u
             continue;
         bpe_tokens t = { NULL, 0, 0, "" };
         chat_mask marks = { NULL, 0 };
-        rendered r = { NULL, 0, 0 };
         c->error[0] = 0;
-        const int encodes = chosen % 8 == 0 || chosen / 32 % 4 == 0;
-        const int failed = chat_render(c, turns, count, flags & 1, put, &r);
-        must((failed != 0) == (c->error[0] != 0));
-        c->error[0] = 0;
-        if (encodes) {
-            const int refused =
-                chat_encode(c, tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks);
-            must((refused != 0) == (failed != 0) && (refused != 0) == (c->error[0] != 0));
-            must(!refused || t.count == 0);
-        }
-        if (encodes && !failed) {
+        const int refused = chat_encode(c, tokenizer, turns, count, flags & 1, flags >> 1, &t, &marks) != 0;
+        must(refused == (c->error[0] != 0));
+        must(!refused || t.count == 0);
+        if (!refused && (chosen % 8 == 0 || chosen / 32 % 4 == 0)) {
             size_t back, valid;
+            const char *all = c->out.text != NULL ? c->out.text : "";
             char *text = bpe_decode(tokenizer, t.ids, t.count, &back);
-            char *whole = bpe_to_utf8(r.text != NULL ? r.text : "", r.size, &valid);
+            char *whole = bpe_to_utf8(all, c->out.size, &valid);
             must(text != NULL && whole != NULL && marks.capacity >= t.count);
-            const int cut = r.cut || valid != r.size ||
-                            memcmp(whole, r.text != NULL ? r.text : "", valid) != 0;
+            const int cut = is_cut(c) || valid != c->out.size || memcmp(whole, all, valid) != 0;
             const int white = is_stripped(tokenizer, whole, valid);
             if (!tokenizer->byte_level || white) {
                 back = spaceless(text, back, white);
@@ -116,7 +99,6 @@ static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, u
             free(text);
             free(whole);
         }
-        free(r.text);
         free(marks.flags);
         bpe_tokens_free(&t);
     }
@@ -126,7 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
     char own[3][600];
-    chat c;
+    static chat c;
+    chat_free(&c);
     if (tokenizers[0].count == 0) {
         must(bpe_open(&tokenizers[0], "tests/golden/tokenizer/smollm2") == 0);
         must(bpe_open(&tokenizers[1], "tests/golden/tokenizer/llama2") == 0);
@@ -152,13 +135,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     }
     if (failed)
         return 0;
-    if (c.format.name != NULL && c.format.turns[CHAT_USER][0] != NULL &&
-        c.format.turns[CHAT_ASSISTANT][0] != NULL) {
+    c.program.max_steps = 1 << 18; /* a template may take these steps for each answer */
+    c.program.max_bytes = 1 << 26;
+    if (c.name[0] != 0) {
         try_turns(&c, tokenizer, p.size[3] > 0 ? p.at[3] : "", p.size[3], input_hash(bytes, size));
         must(chat_end_token(&c, tokenizer) < tokenizer->count);
     }
     if (p.size[3] > 0)
         try_rows_of("x.jsonl", p.at[3], p.size[3], tokenizer, &c);
+    chat_free(&c);
     return 0;
 }
 
@@ -192,7 +177,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     if (reader_seeds() == NULL)
         return 0;
     char *chats = reader_read("tests/golden/chat.jsonl", &size);
-    for (int i = -2; i < CHAT_FORMATS; i++) {
+    for (int i = -2; i < CHAT_TEMPLATES; i++) {
         line = size < 1500 ? size : 1500;
         while (line > 0 && chats[line - 1] != '\n')
             line--;
@@ -204,14 +189,14 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         if (i == -1)
             reader_add_part(&s, own, sizeof own - 1);
         else
-            reader_add_part(&s, i < 0 ? "" : chat_formats[i].name,
-                            i < 0 ? 0 : strlen(chat_formats[i].name));
+            reader_add_part(&s, i < 0 ? "" : chat_templates[i].name,
+                            i < 0 ? 0 : strlen(chat_templates[i].name));
         const char said[] =
             "{\"messages\": [{\"role\": \"user\", \"content\": \"a b\"}, {\"role\": \"assistant\", "
             "\"content\": [{\"type\": \"text\", \"text\": \"c\"}]}]}\n{\"instruction\": \"x\", "
             "\"input\": \"y\", \"output\": \"z\"}\n{\"prompt\": \"p\", \"completion\": \"q\"}\n";
         reader_add_part(&s, i % 2 == 0 ? said : chats, i % 2 == 0 ? sizeof said - 1 : line);
-        end_seeds(&s, i == -2 ? "template" : i == -1 ? "own" : chat_formats[i].name);
+        end_seeds(&s, i == -2 ? "template" : i == -1 ? "own" : chat_templates[i].name);
     }
     /* variants of a seed with different numbers of empty lines, since the bytes choose how an input is opened */
     for (int i = 0; i < 8; i++) {

@@ -67,6 +67,7 @@ static void try_tokenizer(void)
     chat c;
     bpe_tokens t = { NULL, 0, 0, "" };
     must(gguf_open_chat(&c, path, NULL) == 0 || c.error[0] != 0);
+    chat_free(&c);
     if (gguf_open_tokenizer(&b, path) != 0) {
         /* an error at "PATH:1:" would blame the text that the library made from the keys, which must be valid */
         const size_t n = strlen(path);

@@ -84,7 +84,7 @@ static void try_rows_of(const char *name, const void *bytes, size_t size, bpe *t
             continue;
         dataset d;
         const int32_t V = tokenizer->count;
-        const dataset_desc desc = { way % 2 == 0 ? -1 : 0, way / 2, chats };
+        const dataset_desc desc = { way % 2 == 0 ? -1 : 0, way / 2, chats, NULL };
         const int failed = way == 3 ? dataset_open_pairs(&d, path, tokenizer, V, &desc)
                                     : dataset_open_as(&d, path, tokenizer, V, &desc);
         must((failed != 0) == (d.error[0] != 0));

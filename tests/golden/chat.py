@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Compares examples/chat.h with Jinja. Needs jinja2, build/test_chat and a folder of published chat templates
-(FOLDER/*.jinja), none of which is part of this repository:
+"""Compares examples/chat.h and jinja.h with Jinja, as transformers sets it. Needs jinja2 and build/test_chat:
 
-    python3 tests/golden/chat.py FOLDER              prints the known templates and the table for chat.h
-    python3 tests/golden/chat.py FOLDER golden       writes tests/golden/chat.jsonl, chats rendered by Jinja
-    python3 tests/golden/chat.py FOLDER wide > FILE  prints 200 random chats, for build/test_chat FILE
-    python3 tests/golden/chat.py tokens              writes tests/golden/chat_tokens.jsonl: texts of build/test_chat
-                                                     in tokens of the tokenizers package (needs no FOLDER); run it
-                                                     when tests/golden/tokenizer/* have changed
+    python3 tests/golden/chat.py golden    writes the lines without a "format" of tests/golden/chat.jsonl: chats rendered
+                                           by Jinja with the templates of this file, which stand in the first line of
+                                           each; keeps the others, rendered by published templates of these formats
+    python3 tests/golden/chat.py FOLDER N  renders N random chats with each template FOLDER/*.jinja both ways and prints
+                                           the differences; such templates are not part of this repository
+    python3 tests/golden/chat.py tokens    writes tests/golden/chat_tokens.jsonl: texts of build/test_chat in tokens of
+                                           the tokenizers package; run it when tests/golden/tokenizer/* have changed
 
-A template has one of chat.h's formats if both render the same text for many random chats: with and without a
-system message, with messages out of order, odd white space and special tokens in them. If Jinja drops a
-message (Mistral's system message, unless the user's is the last), chat.h refuses the chat."""
+chat.h refuses a chat if the template omits a message; Jinja renders it."""
+import datetime
 import glob
 import json
 import os
@@ -23,11 +22,186 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-FORMATS = ["chatml", "chatml-begin", "qwen2", "qwen2.5", "qwen3", "smollm2", "llama3", "llama3.1", "gemma", "gemma3",
-           "mistral", "mistral-0.1", "mistral-v1", "mistral-v3", "mistral-nemo", "zephyr", "mistral-v7", "llama2"]
 WORDS = ["hi", "  two words ", "", "\n", "a\nb\n\n", " lead", "trail ", "{{x}}", "ü 你好 é", "<|im_end|>", "tab\t",
          "\r\nx\x0b", "\u00a0\u2003x\u3000", "\x1cy\x1f", "[INST] z", "</s>", "1 + 2 = 3.", "\u200b", "a</think>\nb",
-         "<tool_response>q</tool_response>"]
+         "<tool_response>q</tool_response>", "<think>\nhm\n</think>\n\nyes", "'q'\"", "\\n\\"]
+
+# Own templates with the constructs of published ones, each named after the models whose constructs it has.
+TEMPLATES = {
+    "tools as in Hermes": """{{ bos_token }}{%- macro kind(p) %}
+{%- set known = {"string": "str", "number": "float", "integer": "int"} %}
+{%- if known[p.type] is defined %}{{- known[p.type] }}
+{%- elif p.type is iterable and p.type is not string and p.type is not mapping %}
+{{- "Union[" ~ p.type | join(", ") ~ "]" }}{%- else %}{{- "Any" }}{%- endif %}{%- endmacro %}
+{%- if tools %}{{- '<|im_start|>system\\n<tools>' }}
+{%- for t in tools %}{%- if t.function is defined %}{%- set t = t.function %}{%- endif %}
+{{- '\\n{"name": ' ~ t.name | tojson ~ ', "args": "' }}
+{%- for name, p in t.parameters.properties | items %}{{- name + ": " + kind(p) }}
+{%- if not loop.last %}{{- ", " }}{%- endif %}{%- endfor %}{{- '"}' }}
+{%- endfor %}{{- '\\n</tools><|im_end|>\\n' }}{%- endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}
+{%- if not loop.previtem or loop.previtem.role != "tool" %}{{- '<|im_start|>tool' }}{%- endif %}
+{{- '\\n<tool_response>\\n' ~ m.content ~ '\\n</tool_response>' }}
+{%- if loop.last or loop.nextitem.role != "tool" %}{{- '<|im_end|>\\n' }}{%- endif %}
+{%- elif m.role == 'assistant' and m.tool_calls is defined %}
+{{- '<|im_start|>' + m.role }}{%- for c in m.tool_calls %}
+{%- set f = c.function %}{{- '\\n<tool_call>\\n' + {'name': f.name, 'arguments': f.arguments} | tojson + '\\n</tool_call>' }}
+{%- endfor %}{{- '<|im_end|>\\n' }}
+{%- else %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+""",
+    "reasoning as in Qwen3 and QwQ": """{%- set ns = namespace(multi=true, last=messages|length - 1) %}
+{%- for m in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}
+{%- if ns.multi and m.role == "user" and not (m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>')) %}
+{%- set ns.multi = false %}{%- set ns.last = index %}{%- endif %}{%- endfor %}
+{%- for m in messages %}
+{%- if m.role == "assistant" %}
+    {%- set reasoning = '' %}{%- set content = m.content if m.content is string else '' %}
+    {%- if m.reasoning_content is string %}{%- set reasoning = m.reasoning_content %}
+    {%- elif '</think>' in content %}
+        {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if loop.index0 > ns.last and (loop.last or reasoning) %}{{- '<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' }}{%- endif %}
+    {{- content }}
+    {%- for c in m.tool_calls or [] %}
+        {%- if c.function %}{%- set c = c.function %}{%- endif %}
+        {{- '\\n<tool_call>\\n{"name": "' }}{{- c.name }}{{- '", "arguments": ' }}
+        {%- if c.arguments is string %}{{- c.arguments }}{%- else %}{{- c.arguments | tojson }}{%- endif %}{{- '}\\n</tool_call>' }}
+    {%- endfor %}{{- '<|im_end|>\\n' }}
+{%- elif m.role == "tool" %}{{- '<|im_start|>user\\n<tool_response>\\n' ~ m.content ~ '\\n</tool_response><|im_end|>\\n' }}
+{%- else %}{{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}""",
+    "blocks as in DeepSeek-R1": """{% if not add_generation_prompt is defined %}
+  {% set add_generation_prompt = false %}
+{% endif %}
+{%- set ns = namespace(tool=false, first=true, system='') -%}
+{%- for m in messages -%}
+  {%- if m['role'] == 'system' %}{% set ns.system = m['content'] %}{% endif -%}
+{%- endfor -%}{{bos_token}}{{ns.system}}
+{%- for m in messages -%}
+  {%- if m['role'] == 'user' -%}{%- set ns.tool = false -%}{{'<User>' + m['content']}}{%- endif -%}
+  {%- if m['role'] == 'assistant' and m['tool_calls'] -%}
+    {%- for c in m['tool_calls'] -%}
+      {{ ('<Assistant><calls>' if ns.first else '\\n') + '<call>' + c['type'] + '<sep>' + c['function']['name'] + '\\n```json\\n' + c['function']['arguments'] | tojson + '\\n```' }}
+      {%- set ns.first = false -%}
+    {%- endfor %}</calls>{{ eos_token -}}
+  {%- elif m['role'] == 'assistant' and m['content'] is not none -%}
+    {%- set content = m['content'] -%}
+    {%- if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif -%}
+    {{ ('<outputs end>' if ns.tool else '<Assistant>') + content + eos_token }}{%- set ns.tool = false -%}
+  {%- endif -%}
+  {%- if m['role'] == 'tool' %}{% set ns.tool = true %}{{'<output>' + m['content'] + '</output>'}}{% endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and not ns.tool %}{{'<Assistant><think>\\n'}}{% endif %}""",
+    "date and checks as in Mistral-Small": """{%- set today = strftime_now("%Y-%m-%d") %}
+{%- set default = "You are a model.\\
+The date is " + today + ".\\n\\
+Say \\"no\\" (e.g. 'a' => 'b')" %}
+{{- bos_token }}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content'] %}{%- set rest = messages[1:] %}
+{%- else %}{%- set system = default %}{%- set rest = messages %}{%- endif %}
+{{- '[SYSTEM_PROMPT]' + system + '[/SYSTEM_PROMPT]' }}
+{%- set users = rest | selectattr("role", "equalto", "user") | list %}
+{%- set ns = namespace(index=0) %}
+{%- for m in rest %}
+    {%- if not (m.role == "tool" or (m.tool_calls is defined and m.tool_calls is not none)) %}
+        {%- if (m["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("roles must alternate: " ~ m.role) }}
+        {%- endif %}{%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+{%- for m in rest %}
+    {%- if m["role"] == "user" %}
+        {%- if tools is not none and (m == users[-1]) %}{{- "[TOOLS][" }}
+            {%- for t in tools %}{%- set t = t.function %}{{- '{"type": "function", "function": {' }}
+                {%- for key, value in t.items() if key != "return" %}
+                    {%- if value is string %}{{- '"' + key + '": "' + value + '"' }}
+                    {%- else %}{{- '"' + key + '": ' + value|tojson }}{%- endif %}
+                    {%- if not loop.last %}{{- ", " }}{%- endif %}
+                {%- endfor %}{{- "}}" }}{{- ", " if not loop.last else "]" }}
+            {%- endfor %}{{- "[/TOOLS]" }}
+        {%- endif %}{{- "[INST]" + m["content"] + "[/INST]" }}
+    {%- elif m.tool_calls is defined %}{{- "[CALLS][" }}
+        {%- for c in m.tool_calls %}{%- set out = c.function|tojson %}{{- out[:-1] }}
+            {%- if not c.id is defined or c.id|length != 9 %}{{- raise_exception("bad id") }}{%- endif %}
+            {{- ', "id": "' + c.id[-9:] + '"}' }}{{- ", " if not loop.last else "]" + eos_token }}
+        {%- endfor %}
+    {%- elif m["role"] == "assistant" %}{{- m["content"] + eos_token }}
+    {%- elif m["role"] == "tool" %}{{- '[RESULTS]{"content": ' + m.content|string + ', "id": "' + m.tool_call_id + '"}[/RESULTS]' }}
+    {%- endif %}
+{%- endfor %}
+""",
+    "calls with a body as in MiniCPM3": """{%- macro field(name, p) -%}
+{{ name | title }}: {{ p.type | upper if p.type is string else 'any' }}{{ caller(name) if caller is defined else '' }}
+{%- endmacro %}
+{%- for t in tools or [] %}{% for name, p in (t.function.parameters.properties | default({})).items() %}
+{%- call(n) field(name, p) %} # {{ n }} of {{ t.function.name }}{% endcall %};
+{% endfor %}{% endfor %}
+{%- for m in messages -%}
+{% if m.role == 'user' %}<user>{{ m.content | trim }}{% else %}<AI>{{ m.content | default('', true) | trim }}{{ eos_token }}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<AI>{% endif %}
+""",
+    "as Phi-4 and SmolLM3": """{# a comment #}
+{%- set mode = "/no_think" if messages[0].content is defined and "/no_think" in messages[0].content else "/think" -%}
+{%- if messages[0].role == "system" -%}
+    {%- set given = messages[0].content.replace("/no_think", "").replace("/think", "").rstrip() -%}
+{%- endif -%}
+{{ "<|system|>\\nDate: " ~ strftime_now("%d %B %Y") ~ "\\n" ~ mode ~ "\\n" }}
+{{- given if given is defined else "default" }}<|end|>
+{% if tools %}{% set shown = [] %}{% for t in tools %}{% set shown = shown + [t.function | tojson(indent=2)] %}{% endfor %}
+{{ tools | map(attribute='function') | map('tojson') | join(' | ') ~ tools | tojson(indent=4, sort_keys=true) }}
+{%- for t in tools %}<|tool|>{{ t['function'] | tojson(ensure_ascii=true, separators=(',', ':')) }}<|/tool|>{% endfor %}{% endif %}
+{%- for m in messages if m.role != 'system' %}
+{%- if m.role == 'tool' %}{{ '<|tool_response|>' + (m['content'] | tojson) + '<|end|>' -}}
+{% else %}<|{{ m.role }}|>
+{% generation %}{{ m.content | default('', boolean=True) if mode == '/think' else (m.content or '').split('</think>') | last }}
+{%- for c in m.tool_calls %}<|call|>{{ c.function.arguments }}{% endfor %}<|end|>
+{% endgeneration %}{% endif %}
+{%- else %}no messages{% endfor %}
+{{- '<|assistant|>\\n' if add_generation_prompt else eos_token }}""",
+    "expressions": """{% set t = (1, 'a', none, true, 2.50, -3) %}{{ t }}{{ [t, {'k': 'v"', 1: "it's"}] }}{{ t[1:3] }}{{ t[::-2] }}
+{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 * 3 + 4 - 1 }} {{ 'ab' * 2 }} {{ 1 < 2 < 3 }} {{ 1 == 1.0 }} {{ not 1 in [1] }}
+{%- set a, b = 'x', 'y' %}{{ a ~ b ~ 1 ~ none }}{{ 'é你'[1] }}{{ 'é你'[-2:] }}{{ 'é你' | length }}{{ 'a' 'b' }}{{ "\\x41\\u00e9\\101\\t'" }}
+{{- [3, 1, 2] | sort | join(',') }}{{ ['b', 'A'] | sort | first }}{{ {'b': 1, 'A': 2} | dictsort }}{{ [1, 2, 3] | sum if false else '' }}
+{{ messages | map(attribute='role') | unique | list if false else messages | map(attribute='role') | list | reverse | list }}
+{%- for k in 'ab' %}{{ loop.index }}{{ loop.revindex0 }}{{ loop.length }}{{ k }}{% if loop.first %}{% continue %}{% endif %}!{% break %}{% else %}none{% endfor %}
+{%- for i in range(3, 9, 2) if i != 5 %}{{ i }}{% if not loop.last %},{% endif %}{% endfor %}{% for x in [] %}{% else %}empty{% endfor %}
+{%- set ns = namespace(n=0, d={'a': [1, 2]}) %}{% for i in range(4) %}{% set ns.n = ns.n + i %}{% set b = i %}{% endfor %}{{ ns.n }}{{ b }}{{ ns.d['a'][-1] }}
+{%- set caught %} block {{ a }} {% endset %}{{ caught | trim | upper }}{{ caught | length }}
+{{ ' x y  z '.split() }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}{{ 'a\\nb\\r\\nc'.splitlines() }}{{ 'aXbX'.replace('X', '', 1) }}
+{{ 'abc'.find('c') }}{{ 'aab'.count('a') }}{{ 'ab'.startswith(('x', 'a')) }}{{ 'xxabxx'.strip('x') }}{{ 'hello wORLD-x'.title() }}{{ 'hello wORLD-x' | title }}{{ 'hELLO'.capitalize() }}
+{{ '12' | int + 1 }}{{ 'x' | int(7) }}{{ '1.5' | float }}{{ -2 | abs }}{{ 1e20 }}{{ 0.1 + 0.2 }}{{ 1e-7 }}{{ 3 is odd }}{{ 4 is divisibleby 2 }}{{ 'a' is in ['a'] }}
+{{ nothing is defined }}{{ nothing | default('d') }}{{ nothing }}{{ '' or 'o' }}{{ 0 and 1 }}{{ (1 if 0) is undefined }}{{ {'a': 1}.get('b', 2) }}{{ {'a': 1}.keys() | list }}{{ 'items' in {'items': 1} }}
+{{ 'a\\nb\\n\\nc' | indent(2) }}{{ 'a\\nb' | indent(first=true) }}{{ [1, 2] + [3] }}{{ [[1], 'x'] | tojson }}{{ messages | selectattr('role', 'ne', 'user') | list | length }}{{ messages | rejectattr('nope') | list | length }}
+{% macro f(x, y='d', z=x) %}<{{ x }}{{ y }}{{ z }}>{% endmacro %}{{ f(1) }}{{ f(1, z=3, y=2) }}{{ f('a') | upper }}{{ [2, 1] | min }}{{ 'ba' | list | max }}
+  {%+ if true %} kept {% endif +%}
+  {#- gone -#}   x  {{- ' y ' -}}  z {% if true -%}  w {%- endif %}
+    {% set x = dict(a=1) %}
+{{ x }} {{ messages[0].content }}
+""",
+}
+REFUSED = [("{% for m in messages %}{{ m.content | nl2br }}{% endfor %}", "unknown filter 'nl2br'"),
+           ("{{ messages[0].content.encode() }}", "unknown method 'encode' of a string"),
+           ("{{ cycler('a') }}", "unknown function 'cycler'"), ("{{ 1 is sameas 1 }}", "unknown test 'sameas'"),
+           ("a\n{% include 'x' %}", "line 2, column 4: unknown tag {% include %}"), ("{{ 2 ** 3 }}", "unknown operator **"),
+           ("{% if x %}", "needs a closing one: elif else endif"), ("{{ 'a }}", "the string is not closed"),
+           ("{{ 'a' + 1 }}", "arithmetic: not possible with a string"), ("{{ x.y.z }}", "'x' is undefined"),
+           ("{{ 1 // 0 }}", "division by zero"), ("{{ raise_exception('no') }}", "refuses the chat: no"),
+           ("{{ 'é' | upper }}", "upper and lower case are known for ASCII only, not for U+00E9"),
+           ("{{ [1] | tojson | safe ~ '<' }}", "a safe text joined"), ("{% set a.b = 1 %}", "set of an attribute"),
+           ("{{ {} | tojson(indent='x') }}", "indent"), ("{{ loop.index }}", "'loop' is undefined"),
+           ("{% for x in [1] %}{{ loop.depth }}{% endfor %}", "unknown: loop.depth"), ("{{ }}", "expected an expression"),
+           ("{{ f(*x) }}", "unknown: arguments with *"), ("{{ 9223372036854775807 }}", "a number of at most 18 digits")]
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Gets \"it\" <now> & é.", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "n": {"type": ["integer", "null"], "default": 3},
+                                     "l": {"type": "array", "items": {"type": "number"}}}, "required": ["city"]},
+    "return": {"type": "string"}}}, {"type": "function", "function": {"name": "g", "parameters": {}}}]
 
 
 class Generation(jinja2.ext.Extension):
@@ -40,7 +214,7 @@ class Generation(jinja2.ext.Extension):
 
 
 def environment():
-    """Creates an environment with the settings of transformers."""
+    """Creates an environment with the settings of transformers, and with the date of chat.h."""
     def refuse(message):
         raise jinja2.exceptions.TemplateError(message)
 
@@ -51,80 +225,89 @@ def environment():
                                         extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = refuse
+    env.globals["strftime_now"] = datetime.datetime(2024, 7, 26).strftime
     return env
 
 
-def render(template, messages, asks):
+def render(template, line):
     """Returns the rendered chat, or None if the template refuses it."""
+    messages = [{k: v for k, v in m.items() if v is not None} for m in line["messages"]]
+    for m in messages:  # as transformers
+        if "reasoning_content" in m:
+            m.setdefault("thinking", m["reasoning_content"])
     try:
-        return template.render(messages=messages, tools=None, documents=None, bos_token="<BOS>", eos_token="<EOS>",
-                               add_generation_prompt=asks)
+        return template.render(messages=messages, tools=line.get("tools"), documents=None, bos_token="<BOS>",
+                               eos_token="<EOS>", add_generation_prompt=line["asks"])
     except Exception:  # the template's error, or Python's for a chat that it does not expect
         return None
 
 
 def chats(count, seed):
-    """Returns a random chat: most alternate between user and assistant, some do not."""
+    """Returns random chats with and without tools: most alternate between user and assistant, some do not."""
     draw = random.Random(seed)
 
     def said():
         return "".join(draw.choice(WORDS) for _ in range(draw.randint(0, 3)))
 
+    def answer():
+        extra = {"reasoning_content": said()} if draw.random() < 0.3 else {}
+        return dict({"role": "assistant", "content": said()}, **extra)
+
+    def call(k):
+        return {"type": "function", "id": "call%05d" % k, "function": {
+            "name": draw.choice(["weather", "g"]),
+            "arguments": draw.choice([{"city": "Bonn", "n": 1, "x": 1.5, "b": True, "l": [1, "a", None]}, {}, {"city": said()}])}}
+
     out = []
     for i in range(count):
-        system, turns, odd = draw.random() < 0.4, draw.randint(1, 6), draw.random() < 0.15
-        roles = ["user" if k % 2 == 0 else "assistant" for k in range(turns)]
-        if odd:
-            roles = [draw.choice(["system", "user", "assistant"]) for _ in range(turns)]
-        elif system:
-            roles = ["system"] + roles
-        out.append(([{"role": r, "content": said()} for r in roles], draw.random() < 0.5))
+        tools, messages = draw.random() < 0.4, []
+        if draw.random() < 0.4:
+            messages.append({"role": "system", "content": said()})
+        for _ in range(draw.randint(1, 3)):
+            messages.append({"role": "user", "content": said()})
+            if tools and draw.random() < 0.6:
+                calls = [call(draw.randint(0, 99999)) for _ in range(draw.randint(1, 2))]
+                messages.append({"role": "assistant", "content": draw.choice([None, "", said()]), "tool_calls": calls})
+                messages += [{"role": "tool", "name": c["function"]["name"], "tool_call_id": c["id"], "content": said()}
+                             for c in calls]
+            messages.append(answer())
+        if draw.random() < 0.4:
+            messages.pop()
+        if draw.random() < 0.05:
+            draw.shuffle(messages)
+        out.append({"messages": messages, "tools": TOOLS if tools else None, "asks": draw.random() < 0.5})
     return out
 
 
-def ours(format_name, some):
-    lines = "".join(json.dumps({"format": format_name, "messages": m, "asks": a}) + "\n" for m, a in some)
-    done = subprocess.run(["build/test_chat", "render"], input=lines, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.split("\n")[:len(some)]]
+def ours(lines):
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    done = subprocess.run(["build/test_chat", "render"], input=text, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.split("\n")[:len(lines)]]
 
 
-def fnv(data, h):
-    for byte in data:
-        h = (h ^ byte) * 1099511628211 % 2**64
-    return h
-
-
-def known(folder):
-    """Returns {format: [(template text, file)]}."""
-    some = chats(400, 1)
-    want = {name: ours(name, some) for name in FORMATS}
-    found = {name: {} for name in FORMATS}
+def compare(folder, count):
+    """Prints the templates of a folder for which chat.h and Jinja differ."""
+    equal = refused = omitted = differ = 0
     for path in sorted(glob.glob(folder + "/*.jinja")):
         text = open(path, newline="").read()
-        try:
-            template = environment().from_string(text)
-        except Exception:
-            continue
-        got = [render(template, m, a) for m, a in some]
-        fits = []
-        for name in FORMATS:
-            same = [w == g for w, g in zip(want[name], got)]
-            dropped = [w is None for w in want[name]]
-            if all(s or d for s, d in zip(same, dropped)) and sum(g is not None for g in got) > 50:
-                fits.append((sum(dropped), name))
-        if fits:  # prefer the format that refuses the fewest chats
-            stripped = text[:-1] if text.endswith("\n") else text
-            found[min(fits)[1]].setdefault(stripped, os.path.basename(path))
-    return found
+        template = environment().from_string(text)
+        lines = [dict(line, template=text) for line in chats(count, len(text))]
+        bad = 0
+        for line, got in zip(lines, ours(lines)):
+            want = render(template, line)
+            equal += got == want and want is not None
+            refused += got is None and want is None
+            omitted += got is None and want is not None
+            bad += got is not None and got != want
+        differ += bad
+        if bad > 0:
+            print(os.path.basename(path), bad)
+    print("%d equal, %d refused by both, %d by chat.h only, %d differ" % (equal, refused, omitted, differ))
 
 
-TOKENS = [("smollm2", ["chatml", "smollm2", "qwen2.5"], "<|endoftext|>", "<|endoftext|>"),
-          ("qwen2", ["qwen2", "qwen3"], "<|endoftext|>", "<|endoftext|>"),
-          ("llama3", ["llama3", "llama3.1"], "<|begin_of_text|>", "<|eot_id|>"),
-          ("gemma", ["gemma", "gemma3"], "<bos>", "<eos>"),
-          ("mistral", ["mistral", "mistral-v1", "mistral-v3", "mistral-nemo"], "<s>", "</s>"),
-          ("llama2", ["zephyr", "chatml"], "<s>", "</s>"), ("mistral", ["mistral-v7"], "<s>", "</s>"),
-          ("llama2", ["llama2"], "<s>", "</s>")]
+TOKENS = [("smollm2", ["chatml"], "<|endoftext|>", "<|endoftext|>"),
+          ("llama3", ["llama3"], "<|begin_of_text|>", "<|eot_id|>"), ("gemma", ["gemma", "gemma"], "<bos>", "<eos>"),
+          ("mistral", ["mistral"], "<s>", "</s>"), ("llama2", ["zephyr", "chatml"], "<s>", "</s>")]
 PLAIN = ["the memory", "A model, 2024!", " it's", "groß 模型 ", "1000", "\n\nfour", "память", "  two", "x\n", "user"]
 
 
@@ -138,7 +321,8 @@ def tokens():
             tokenizer = Tokenizer.from_file("tests/golden/tokenizer/%s/tokenizer.json" % folder)
             for name in names:
                 def encode(chats):
-                    texts = [t.replace("<BOS>", bos).replace("<EOS>", eos) for t in ours(name, chats)]
+                    lines = [{"format": name, "messages": m, "asks": a} for m, a in chats]
+                    texts = [t.replace("<BOS>", bos).replace("<EOS>", eos) for t in ours(lines)]
                     return [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
 
                 for i in range(8):
@@ -159,33 +343,31 @@ def tokens():
                                          "asks": asks, "ids": ids}, ensure_ascii=False) + "\n")
 
 
-def main():
-    if sys.argv[1:] == ["tokens"]:
-        tokens()
-        return
-    found = known(sys.argv[1])
-    if len(sys.argv) == 2:
-        for name in FORMATS:
-            for text, path in sorted(found[name].items(), key=lambda x: len(x[0])):
-                data = text.encode()
-                print('    { %d, { 0x%016x, 0x%016x }, "%s" },' %
-                      (len(data), fnv(data, 14695981039346656037), fnv(data, 0x9e3779b97f4a7c15), name))
-                print(len(data), name, path, file=sys.stderr)
-        return
-    to = open("tests/golden/chat.jsonl", "w") if sys.argv[2] == "golden" else sys.stdout
-    for name in FORMATS:
-        if not found[name]:
-            sys.exit("no template of the format " + name)
-        some = chats(14 if sys.argv[2] == "golden" else 200, 2)
-        refused = ours(name, some)
-        for i, text in enumerate(sorted(found[name])):
-            if i > 0 and sys.argv[2] == "golden":
-                break
+def golden():
+    """Renders chats with the templates of this file. Leaves out chats of which a message is omitted."""
+    path = "tests/golden/chat.jsonl"
+    kept = [line for line in open(path) if "format" in json.loads(line)]
+    with open(path, "w") as to:
+        to.writelines(kept)
+        for i, text in enumerate(TEMPLATES.values()):
             template = environment().from_string(text)
-            for (m, a), r in zip(some, refused):
-                line = render(template, m, a) if r is not None else None
-                to.write(json.dumps({"format": name, "messages": m, "asks": a, "text": line},
-                                    ensure_ascii=False) + "\n")
+            lines = chats(60, 10 + i)
+            answers = sorted(zip(lines, ours([dict(line, template=text) for line in lines])), key=lambda x: x[1] is None)
+            used = 0
+            for line, got in answers:
+                want = render(template, line)
+                if used < (1 if list(TEMPLATES)[i] == "expressions" else 9) and (got is not None or want is None):
+                    line = dict({k: v for k, v in line.items() if v is not None}, text=want)
+                    to.write(json.dumps(dict(line, template=text) if used == 0 else line, ensure_ascii=False) + "\n")
+                    used += 1
+        for text, says in REFUSED:
+            line = {"messages": [{"role": "user", "content": "a"}], "asks": False}
+            to.write(json.dumps(dict(line, template=text, text=None, says=says), ensure_ascii=False) + "\n")
 
 
-main()
+if sys.argv[1] == "tokens":
+    tokens()
+elif sys.argv[1] == "golden":
+    golden()
+else:
+    compare(sys.argv[1], int(sys.argv[2]))
