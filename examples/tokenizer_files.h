@@ -680,7 +680,7 @@ static inline void bpe_add_specials(json_buffer *out, json *d, const char *text,
 }
 
 /* Converts vocab.txt, a token a line, to the text of a tokenizer.json. `config` is the path of
- * tokenizer_config.json, or NULL: then the settings are those of bert-base-uncased. It is read for
+ * tokenizer_config.json; NULL selects the settings of bert-base-uncased. It is read for
  * tokenizer_class, do_lower_case, strip_accents, tokenize_chinese_chars, added_tokens_decoder and the
  * names of special tokens. Returns a text that the caller must free, and its *size, or NULL with
  * d->error. */

@@ -49,7 +49,7 @@ static inline uint64_t apollo_mini_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* Fills x with n nearly normal numbers of mean 0, variance 1: each sums 12 uniform numbers. */
+/* Fills x with n nearly normal numbers of mean 0 and variance 1, each of them a sum of 12 uniform numbers. */
 static inline void apollo_mini_normal(float *x, int64_t n, uint64_t seed)
 {
     for (int64_t i = 0; i < n; i++) {
