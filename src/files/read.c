@@ -82,16 +82,17 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
     const gckpt_parameter *p = &load->store->params[e->param].p;
     const int type = e->type;
     const int size = gckpti_kind_of(type)->bytes;
-    const int64_t count = gckpti_elements(&e->shape), row = gckpti_last(&e->shape);
+    const int64_t count = gckpti_elements(&e->shape);
     const unsigned char *values = (const unsigned char *)gckpti_stored(p);
     float x[GCKPTI_CHUNK];
     int equal = type == (int)p->storage;
     for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_values_chunk(row, k, count);
+        n = gckpti_values_chunk(gckpti_last(&e->shape), k, count);
         const int64_t bytes = gckpti_storage_bytes(type, n, n);
         if (!gckpti_load_elements(load, x, bytes / size, size))
             return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, row, k), x, (size_t)bytes);
+        equal = !memcmp(values + gckpti_storage_bytes(type, gckpti_last(&e->shape), k), x,
+                        (size_t)bytes);
     }
     return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
                                   "is external and not writable, and the file has other values; "
