@@ -224,7 +224,7 @@ class Wide:
 
 @contextlib.contextmanager
 def wide():
-    kinds = sorted({kind for kind, _ in MODELS.values()})
+    kinds = sorted({kind.removesuffix("_text") for kind, _ in MODELS.values()})
     modules = [importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
                for kind in kinds]
     modules.append(importlib.import_module("peft.tuners.adaption_prompt.layer"))
