@@ -1125,8 +1125,9 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
                           "a dropout from 0 to below 1",
                           adapters_names[o->method], o->alpha, o->dropout, ADAPTERS_MAX_ALPHA);
     if (m->config.uneven && (o->method == ADAPTERS_NEW_BLOCKS || o->method >= ADAPTERS_LLAMA))
-        return model_fail(m, "%s: not for %s, whose layers differ in size and share keys: choose "
-                             "lora, houlsby, last or full",
+        return model_fail(m,
+                          "%s: not for %s, whose layers differ in size and share keys: choose "
+                          "lora, houlsby, last or full",
                           adapters_names[o->method], m->config.type);
     if (adapters_copy_texts(a) != 0 || model_declare(m, store) != 0)
         return -1;

@@ -36,7 +36,6 @@ static inline int gpt2_block_params(const model_config *c, int64_t layer)
     return (void)c, (void)layer, GPT2_BLOCK_PARAMS;
 }
 
-
 static inline int64_t gpt2_dim(const model_config *c, char letter)
 {
     return letter == 'C'   ? c->width

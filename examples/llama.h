@@ -319,7 +319,9 @@ static inline void llama_describe(const model_config *c, int64_t layer, int i, i
     const int vector = llama_shapes[i].rows == '1';
     p->constant = i == LLAMA_SCALAR;
     snprintf(p->name, sizeof p->name, "%s%s", llama_name(c, layer, i),
-             p->constant ? "" : bias ? ".bias" : ".weight");
+             p->constant ? ""
+             : bias      ? ".bias"
+                         : ".weight");
     p->shape = vector ? gckpt_shape1(columns)
                : bias ? gckpt_shape1(rows)
                       : gckpt_shape2(rows, columns);
@@ -1095,9 +1097,9 @@ static inline void llama_read_sliding(json *d, model_config *c)
     const uint32_t types =
         windows == LLAMA_GIVEN_WINDOW ? 0 : json_find_nonnull(d, JSON_ROOT, "layer_types");
     const int64_t later = json_int(d, JSON_ROOT, "max_window_layers", 28);
-    const int64_t pattern =
-        l->row->gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6)
-        : l->row->gemma == 4 ? 6 : 2;
+    const int64_t pattern = l->row->gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6)
+                            : l->row->gemma == 4 ? 6
+                                                 : 2;
     const int uses = json_bool(d, JSON_ROOT, "use_sliding_window", 0);
     uint32_t at = json_first(d, types);
     l->window = llama_read_window(d, l->row);
@@ -1195,7 +1197,8 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
     const uint32_t both = json_find_nonnull(d, JSON_ROOT, "use_bidirectional_attention");
     l->plus_one = gemma < 4;
     l->embedding_scale = model_sqrt((double)c->width);
-    c->logit_cap = gemma > 1 ? llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0) : 0;
+    c->logit_cap =
+        gemma > 1 ? llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0) : 0;
     if (gemma == 4) {
         l->score_scale = 1;
         if (both != 0 && !json_is(d, both, "vision"))
@@ -1226,7 +1229,8 @@ static inline void llama_read_full_heads(json *d, model_config *c)
         if (l->keys_as_values && json_find_nonnull(d, JSON_ROOT, "num_global_key_value_heads"))
             l->full_key_heads = model_read_size(d, "num_global_key_value_heads", 0);
     }
-    for (uint32_t k = json_first(d, sizes); k != 0 && d->error[0] == 0; k = json_next(d, k), full++) {
+    for (uint32_t k = json_first(d, sizes); k != 0 && d->error[0] == 0;
+         k = json_next(d, k), full++) {
         char *end;
         const long long layer = strtoll(json_text(d, k), &end, 10);
         const uint32_t size = k + 1;
@@ -1440,7 +1444,9 @@ static inline const char *llama_architecture(const model_config *c)
 
 static inline const char *llama_linear_layers(const model_config *c)
 {
-    return llama_layouts[c->llama.row->layout].linear;
+    const int layout = c->llama.row->layout;
+    const int plain = layout == LLAMA_GEMMA4 && c->llama.layer_inputs == 0;
+    return llama_layouts[plain ? LLAMA_SANDWICH_HEAD_NORMS : layout].linear;
 }
 
 static inline const char *llama_lora_targets(const model_config *c)

@@ -151,7 +151,7 @@ typedef struct {
     char name[MODEL_NAME];
     gckpt_shape shape;
     gckpt_init init; /* initial values as in transformers, normally distributed: N(0, init_range) */
-    int constant; /* if nonzero, training does not change it */
+    int constant;    /* if nonzero, training does not change it */
 } model_parameter;
 
 typedef struct model_site model_site;
@@ -381,7 +381,8 @@ static inline int model_freeze_constants(model_any *m, gckpt_store *store)
     for (int64_t i = 0; i < model_param_count(&m->config); i++) {
         const model_parameter p = model_get_param(&m->config, i);
         char name[MODEL_NAME];
-        if (p.constant && gckpt_store_freeze(store, model_store_name(&m->config, name, p.name), 1) != GCKPT_OK)
+        if (p.constant &&
+            gckpt_store_freeze(store, model_store_name(&m->config, name, p.name), 1) != GCKPT_OK)
             return model_fail(m, "%s", gckpt_error_text(store));
     }
     return 0;
@@ -785,7 +786,8 @@ static inline void model_refuse_keys(json *d)
     const uint32_t method = json_find_nonnull(d, quantised, "quant_method");
     if (causal != 0 && json_kind_of(d, causal) != JSON_TRUE)
         json_mismatch(d, causal, "true: models whose tokens see later tokens are not built here");
-    if (json_size(d, layers) > 0 && !json_is(d, json_find(d, JSON_ROOT, "model_type"), "gemma4_text"))
+    if (json_size(d, layers) > 0 &&
+        !json_is(d, json_find(d, JSON_ROOT, "model_type"), "gemma4_text"))
         json_mismatch(d, layers, "null: layers of different sizes are not built here");
     if (file != 0)
         json_mismatch(d, file, "null: the weights are read from model.safetensors, or its shards");

@@ -42,10 +42,11 @@ static const tuning_edit wrong[] = {
       "num_kv_shared_layers: expected a number of last layers", 0 },
     { "gemma4", config, "\"head_dim\": 16", "\"head_dim\": 12",
       "per_layer_config: expected null, or head_dim", 0 },
-    { "gemma4", config, "\"vocab_size_per_layer_input\": 128", "\"vocab_size_per_layer_input\": 120",
-      "vocab_size_per_layer_input: expected vocab_size, 128", 0 },
-    { "gemma4", config, "\"proportional\"", "\"yarn\"", "rope_type: expected default or proportional",
+    { "gemma4", config, "\"vocab_size_per_layer_input\": 128",
+      "\"vocab_size_per_layer_input\": 120", "vocab_size_per_layer_input: expected vocab_size, 128",
       0 },
+    { "gemma4", config, "\"proportional\"", "\"yarn\"",
+      "rope_type: expected default or proportional", 0 },
     { "gemma4_big", config, "\"attention_k_eq_v\": true", "\"attention_k_eq_v\": false",
       "layers.1.self_attn.v_proj.weight", 0 },
     { "phi3_short", config, "1.25,", "", "short_factor: expected 3 numbers", 0 },
@@ -129,11 +130,23 @@ static void test_uneven(void)
         end(&t);
     }
     for (int i = 0; i < 2; i++) {
+        const adapters_options o = { .method = ADAPTERS_LORA, .targets = "all-linear" };
+        const char *name = i ? "gemma4" : "gemma4_big", *gate = "layers.4.per_layer_input_gate";
+        char lora[MODEL_NAME];
+        open_base(&t, name, NULL);
+        CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) == 0, "%s", t.m.error);
+        CHECK(gckpt_store_find(t.s, "layers.4.mlp.down_proj.lora_A.weight") >= 0);
+        CHECK((gckpt_store_find(t.s, model_join(lora, gate, ".lora_B.weight")) >= 0) == i);
+        CHECK(gckpt_store_find(t.s, "layers.1.self_attn.v_proj.lora_A.weight") >= 0 || !i);
+        end(&t);
+    }
+    for (int i = 0; i < 2; i++) {
         const adapters_options o = { .method = i ? ADAPTERS_LAST : ADAPTERS_FULL, .layers = 1 };
         gckpt_parameter p;
         open_base(&t, "gemma4", NULL);
         CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) == 0, "%s", t.m.error);
-        CHECK(gckpt_store_get(t.s, gckpt_store_find(t.s, "layers.4.layer_scalar"), &p) == GCKPT_OK &&
+        CHECK(gckpt_store_get(t.s, gckpt_store_find(t.s, "layers.4.layer_scalar"), &p) ==
+                  GCKPT_OK &&
               p.frozen);
         CHECK(gckpt_store_get(t.s, gckpt_store_find(t.s, "layers.4.mlp.up_proj.weight"), &p) ==
                   GCKPT_OK &&
