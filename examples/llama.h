@@ -15,7 +15,7 @@
  * rotary frequencies, scaled frequencies (linear; llama3; yarn: Peng 2023; longrope: Ding 2024),
  * caps of scores and logits (Gemma 2), activation, and whether the head is the embedding table. In
  * Gemma 4, layers differ in size, late layers use keys and values of earlier ones, and each layer
- * has an embedding of its own.
+ * has a second embedding as a further input.
  * During generation, a layer with a window keeps only the keys that its window needs.
  * Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or C++11. */
 #ifndef LLAMA_H
@@ -55,7 +55,7 @@ enum {
     LLAMA_UP,
     LLAMA_GATE_UP, /* gate and up in one layer */
     LLAMA_DOWN,
-    /* Gemma 4: gate, projection and norm of a layer's own input, and a constant factor */
+    /* Gemma 4: gate, projection and norm of a layer's further input, and a constant factor */
     LLAMA_INPUT_GATE,
     LLAMA_INPUT_PROJECTION,
     LLAMA_INPUT_NORM,
@@ -65,7 +65,7 @@ enum {
 
 /* Shapes of the modules' weights. The letters mean sizes: C width, Q all heads of queries together,
  * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, P columns of a
- * layer's own input, and of norms of queries and keys, q and k: a head, or Q and K. '1' in `rows`
+ * layer's further input, and of norms of queries and keys, q and k: a head, or Q and K. '1' in `rows`
  * means that the weight is a vector.
  * `bias` says which models have a bias here: q, o and m, those with qkv_bias, output_bias and
  * mlp_bias; n, those with LayerNorm; 0, none. */
@@ -497,7 +497,7 @@ typedef struct {
     /* constant 1, if norms multiply by 1 + weight; NULL if they multiply by weight */
     gckpt_tensor *one;
     gckpt_tensor *query_scales; /* factors of queries by position (T,1), or NULL */
-    gckpt_tensor *inputs;       /* the layers' own inputs (B,T,layers P), or NULL */
+    gckpt_tensor *inputs;       /* the layers' further inputs (B,T,layers P), or NULL */
     /* keys and values of the last layer that computed its own, as in `rotary` */
     gckpt_tensor *keys[2], *values[2];
 } llama_site;
@@ -720,7 +720,7 @@ static inline gckpt_tensor *llama_mlp(const llama_site *p, gckpt_tensor *x)
     return model_branch(&p->site, NULL, x);
 }
 
-/* Adds the layer's own input, multiplied by a gate that x (B,T,C) determines, to x. */
+/* Adds the layer's further input, multiplied by a gate that x (B,T,C) determines, to x. */
 static inline gckpt_tensor *llama_add_input(const llama_site *p, gckpt_tensor *x)
 {
     const model_config *c = p->site.config;
@@ -748,7 +748,7 @@ static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
     return scalar != NULL ? gckpt_mul(x, model_param(gckpt_graph_of(x), &p->site, scalar, "")) : x;
 }
 
-/* Returns the inputs that layers have of their own (B,T,layers P): an embedding of the tokens plus
+/* Returns the further inputs of all layers (B,T,layers P): an embedding of the tokens plus
  * a normalised projection of x (B,T,C), the usual embedding. */
 static inline gckpt_tensor *llama_inputs(const llama_site *p, gckpt_tensor *x, gckpt_tensor *tokens)
 {
@@ -1216,7 +1216,7 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
 }
 
 /* Reads the columns of heads and the number of key heads in layers with full attention, from
- * per_layer_config or, if config.json lacks that key, from keys of their own. */
+ * per_layer_config or, if config.json lacks that key, from other keys. */
 static inline void llama_read_full_heads(json *d, model_config *c)
 {
     static const char says[] = "null, or head_dim and num_key_value_heads of layers with full "

@@ -103,7 +103,7 @@ typedef struct {
      * with full attention, 0 if these are as in other layers; keys_as_values: these layers have no
      * layer for values; shared_from: the first layer that has the keys and values of an earlier
      * one, 0 for none; wide: these layers have an MLP of twice the width; layer_inputs: columns of
-     * the embedding that each layer has of its own, 0 for none */
+     * the further embedding that each layer has as an input, 0 for none */
     int64_t full_head_dim, full_key_heads, shared_from, layer_inputs;
     int keys_as_values, wide;
 } llama_config;                                      /* used by llama.h only; GPT-2 needs none of
