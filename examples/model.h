@@ -675,12 +675,12 @@ static inline const char *model_type_remedy(const char *type)
 {
     static const char *const remedies[][2] = {
         /* part of the type, and the advice */
-        { "gemma3n",
-          "per-layer embeddings are not built here: take a Gemma 3, of type gemma3_text" },
-        { "gemma4", "it also reads pictures: save its text model in transformers, as "
-                    "docs/finetuning.md shows for gemma3; its type is gemma4_text" },
+        { "gemma3n", "its predicted streams (AltUp) are not built here: take a Gemma 3 or 4, of type "
+                     "gemma3_text or gemma4_text" },
+        { "gemma4", "it also reads pictures: save its text model in transformers "
+                    "(docs/finetuning.md shows how), whose type is gemma4_text" },
         { "gemma3", "it also reads pictures: save its text model in transformers "
-                    "(docs/finetuning.md: four lines), whose type is gemma3_text" },
+                    "(docs/finetuning.md shows how), whose type is gemma3_text" },
         { "mistral3", "it also reads pictures: save its text model in transformers, as "
                       "docs/finetuning.md shows for gemma3; its type is mistral or ministral3" },
         { "moe", "mixtures of experts are not built here: take a dense model of the same family" },
