@@ -675,8 +675,9 @@ static inline const char *model_type_remedy(const char *type)
 {
     static const char *const remedies[][2] = {
         /* part of the type, and the advice */
-        { "gemma3n", "its predicted streams (AltUp) are not built here: take a Gemma 3 or 4, of type "
-                     "gemma3_text or gemma4_text" },
+        { "gemma3n",
+          "its predicted streams (AltUp) are not built here: take a Gemma 3 or 4, of type "
+          "gemma3_text or gemma4_text" },
         { "gemma4", "it also reads pictures: save its text model in transformers "
                     "(docs/finetuning.md shows how), whose type is gemma4_text" },
         { "gemma3", "it also reads pictures: save its text model in transformers "
