@@ -205,7 +205,7 @@ static inline void adapters_list_modules(const model_config *c, char *text, size
 {
     /* length of "h.0.", which precedes the module's name */
     const size_t skipped = strlen(c->family->blocks) + 3;
-    const int64_t first = c->family->params_before, end = first + c->family->block_params(c);
+    const int64_t first = model_first_param(c, 0), end = model_first_param(c, 1);
     model_parameter p;
     int modules = 0, k = 0;
     size_t n = 0;
@@ -738,12 +738,12 @@ static inline int adapters_is_residual(const model_config *c, const char *module
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
-    const int64_t n = adapters_layer_count(a, 1, 1000), before = c->family->params_before;
-    const int64_t first = before + c->family->block_params(c) * c->layers;
+    const int64_t n = adapters_layer_count(a, 1, 1000);
+    const int64_t first = model_first_param(c, c->layers);
     float gain;
     int post_norms = 0;
     c->layers += n;
-    const int64_t end = before + c->family->block_params(c) * c->layers;
+    const int64_t end = model_first_param(c, c->layers);
     for (int64_t i = first; i < end && c->family->is_post_norm != NULL; i++)
         post_norms |= c->family->is_post_norm(c, model_get_param(c, i).name, &gain);
     for (int64_t i = first; i < end; i++) {
@@ -1133,6 +1133,11 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
                           "%s: alpha %g, dropout %g: allowed are an alpha above 0, %g at most, and "
                           "a dropout from 0 to below 1",
                           adapters_names[o->method], o->alpha, o->dropout, ADAPTERS_MAX_ALPHA);
+    if (m->config.uneven && (o->method == ADAPTERS_NEW_BLOCKS || o->method >= ADAPTERS_LLAMA))
+        return model_fail(m,
+                          "%s: not for %s, whose layers differ in size and share keys: choose "
+                          "lora, houlsby, last or full",
+                          adapters_names[o->method], m->config.type);
     if (adapters_copy_texts(a) != 0 || model_declare(m, store) != 0)
         return -1;
     if (o->method != ADAPTERS_LORA &&
@@ -1150,6 +1155,7 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
     gckpt_graph_free(g);
+    failed = failed || model_freeze_constants(m, store) != 0;
     return failed || (o->dora && !o->plan_only && adapters_init_dora(a) != 0) ? -1 : 0;
 }
 

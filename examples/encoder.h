@@ -97,7 +97,7 @@ static inline int encoder_read_config(model_any *m);
 static inline void encoder_write_config(const model_any *m, FILE *f) { (void)m, (void)f; }
 static inline void encoder_write_new_config(const model_config *c, FILE *f) { (void)c, (void)f; }
 static inline const char *encoder_architecture(const model_config *c);
-static inline int encoder_block_params(const model_config *c);
+static inline int encoder_block_params(const model_config *c, int64_t layer);
 static inline void encoder_get_param(const model_config *c, int64_t layer, int part,
                                      model_parameter *p);
 static inline const char *encoder_linear(const model_config *c);
@@ -150,9 +150,9 @@ static inline int32_t encoder_padding(const model_config *c)
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
-static inline int encoder_block_params(const model_config *c)
+static inline int encoder_block_params(const model_config *c, int64_t layer)
 {
-    return (void)c, 2 * ENCODER_MODULES;
+    return (void)c, (void)layer, 2 * ENCODER_MODULES;
 }
 
 /* Fills in the weight (rows,columns) or, if `is_bias`, the bias (rows) of a module; rows 0 means

@@ -74,7 +74,7 @@ static const struct {
     { "output", "lm_head", "lm_head" },
 };
 enum {
-    GGUF_BLOCK_MODULES = LLAMA_MODULES,
+    GGUF_BLOCK_MODULES = LLAMA_INPUT_GATE, /* GGUF files of Gemma 4 are not read */
     GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
 };
 

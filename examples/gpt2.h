@@ -31,7 +31,10 @@ static const struct {
 };
 enum { GPT2_BLOCK_PARAMS = 12 };
 
-static inline int gpt2_block_params(const model_config *c) { return (void)c, GPT2_BLOCK_PARAMS; }
+static inline int gpt2_block_params(const model_config *c, int64_t layer)
+{
+    return (void)c, (void)layer, GPT2_BLOCK_PARAMS;
+}
 
 static inline int64_t gpt2_dim(const model_config *c, char letter)
 {

@@ -13,7 +13,9 @@
  * places, fused layers, biases, positions, factors. Other differences are read from config.json:
  * layers without positions, sliding-window layers (Jiang 2023), which in Gemma 3 have different
  * rotary frequencies, scaled frequencies (linear; llama3; yarn: Peng 2023; longrope: Ding 2024),
- * caps of scores and logits (Gemma 2), activation, and whether the head is the embedding table.
+ * caps of scores and logits (Gemma 2), activation, and whether the head is the embedding table. In
+ * Gemma 4, layers differ in size, late layers use keys and values of earlier ones, and each layer
+ * has a second embedding as a further input.
  * During generation, a layer with a window keeps only the keys that its window needs.
  * Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or C++11. */
 #ifndef LLAMA_H
@@ -53,12 +55,18 @@ enum {
     LLAMA_UP,
     LLAMA_GATE_UP, /* gate and up in one layer */
     LLAMA_DOWN,
+    /* Gemma 4: gate, projection and norm of a layer's further input, and a constant factor */
+    LLAMA_INPUT_GATE,
+    LLAMA_INPUT_PROJECTION,
+    LLAMA_INPUT_NORM,
+    LLAMA_SCALAR,
     LLAMA_MODULES
 };
 
 /* Shapes of the modules' weights. The letters mean sizes: C width, Q all heads of queries together,
- * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, and of norms of
- * queries and keys, q and k: a head, or Q and K. '1' in `rows` means that the weight is a vector.
+ * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, P columns of a
+ * layer's further input, and of norms of queries and keys, q and k: a head, or Q and K. '1' in `rows`
+ * means that the weight is a vector.
  * `bias` says which models have a bias here: q, o and m, those with qkv_bias, output_bias and
  * mlp_bias; n, those with LayerNorm; 0, none. */
 static const struct {
@@ -67,6 +75,7 @@ static const struct {
     { '1', 'C', 'n' }, { 'Q', 'C', 'q' }, { 'K', 'C', 'q' }, { 'K', 'C', 'q' }, { 'F', 'C', 'q' },
     { '1', 'q', 0 },   { '1', 'k', 0 },   { 'C', 'Q', 'o' }, { '1', 'C', 'n' }, { '1', 'C', 'n' },
     { '1', 'C', 'n' }, { 'I', 'C', 'm' }, { 'I', 'C', 'm' }, { 'G', 'C', 'm' }, { 'C', 'I', 'm' },
+    { 'P', 'C', 0 },   { 'C', 'P', 0 },   { '1', 'C', 0 },   { '1', '1', 0 },
 };
 
 /* Names of the modules of a block, NULL for those that it lacks; its dense layers, and the default
@@ -85,7 +94,8 @@ enum {
     LLAMA_GLM,
     LLAMA_GLM4,
     LLAMA_HUNYUAN,
-    LLAMA_NEOX
+    LLAMA_NEOX,
+    LLAMA_GEMMA4
 };
 static const llama_layout llama_layouts[] = {
     { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
@@ -138,6 +148,14 @@ static const llama_layout llama_layouts[] = {
         "mlp.dense_4h_to_h" },
       "query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
       "query_key_value" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL,
+        "self_attn.q_norm", "self_attn.k_norm", "self_attn.o_proj", "post_attention_layernorm",
+        "pre_feedforward_layernorm", "post_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj",
+        NULL, "mlp.down_proj", "per_layer_input_gate", "per_layer_projection",
+        "post_per_layer_input_norm", "layer_scalar" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,per_layer_input_gate,"
+      "per_layer_projection",
+      "q_proj,v_proj" },
 };
 
 /* Properties of a type, for llama_type.traits. */
@@ -168,7 +186,7 @@ struct llama_type {
      * or NULL; biased: default of the first two, and their value without a key */
     const char *bias, *output_bias, *mlp_bias;
     int biased;
-    int gemma; /* 1 to 3 for versions of Gemma, 0 for other types */
+    int gemma; /* 1 to 4 for versions of Gemma, 0 for other types */
     int traits;
 };
 static const llama_type llama_types[] = {
@@ -206,6 +224,8 @@ static const llama_type llama_types[] = {
       LLAMA_NO_WINDOW, "use_bias", "use_bias", "use_bias", 0, 0, LLAMA_INTERLEAVED },
     { "gpt_neox", "GPTNeoXForCausalLM", LLAMA_NEOX, 0, 0, 10000, 1e-5, 0.25, 0, 0, LLAMA_NO_WINDOW,
       "attention_bias", "attention_bias", NULL, 1, 0, LLAMA_LAYERNORM },
+    { "gemma4_text", "Gemma4ForCausalLM", LLAMA_GEMMA4, 4, 256, 1000000, 1e-6, 0, 0, 1,
+      LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 4, 0 },
 };
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
@@ -219,10 +239,40 @@ static inline const llama_type *llama_find_type(const char *type)
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
-/* Returns the name of a module in a block, or NULL if the model has no such module. */
-static inline const char *llama_name(const model_config *c, int module)
+/* Returns the bit of a layer in one of the bit sets of llama_config. */
+static inline int llama_bit(const uint64_t *mask, int64_t layer)
 {
+    return layer >= 0 && layer < LLAMA_MASK_BITS && (mask[layer / 64] >> layer % 64 & 1) != 0;
+}
+
+/* Returns whether a layer has the keys and values of an earlier layer. */
+static inline int llama_shares(const model_config *c, int64_t layer)
+{
+    return c->llama.shared_from > 0 && layer >= c->llama.shared_from;
+}
+
+/* Returns the name of a module in a block, or NULL if the block has no such module. */
+static inline const char *llama_name(const model_config *c, int64_t layer, int module)
+{
+    const int keys = module == LLAMA_K || module == LLAMA_V || module == LLAMA_K_NORM;
+    const int input = module >= LLAMA_INPUT_GATE && module <= LLAMA_INPUT_NORM;
+    if ((keys && llama_shares(c, layer)) || (input && c->llama.layer_inputs == 0) ||
+        (module == LLAMA_V && c->llama.keys_as_values && !llama_bit(c->llama.sliding, layer)))
+        return NULL;
     return llama_layouts[c->llama.row->layout].names[module];
+}
+
+/* Returns the number of columns of a head. */
+static inline int64_t llama_head_dim(const model_config *c, int64_t layer)
+{
+    const int64_t full = c->llama.full_head_dim;
+    return full > 0 && !llama_bit(c->llama.sliding, layer) ? full : c->head_dim;
+}
+
+static inline int64_t llama_key_heads(const model_config *c, int64_t layer)
+{
+    const int64_t full = c->llama.full_key_heads;
+    return full > 0 && !llama_bit(c->llama.sliding, layer) ? full : c->key_heads;
 }
 
 static inline int llama_has_bias(const model_config *c, char bias)
@@ -234,36 +284,44 @@ static inline int llama_has_bias(const model_config *c, char bias)
                          : 0;
 }
 
-static inline int64_t llama_dim(const model_config *c, char letter)
+static inline int64_t llama_dim(const model_config *c, int64_t layer, char letter)
 {
-    const int64_t Q = c->heads * c->head_dim, K = c->key_heads * c->head_dim;
+    const int64_t D = llama_head_dim(c, layer);
+    const int64_t Q = c->heads * D, K = llama_key_heads(c, layer) * D;
+    const int64_t I = c->llama.wide && llama_shares(c, layer) ? 2 * c->inner : c->inner;
     const int whole = (c->llama.row->traits & LLAMA_WHOLE_NORM) != 0;
     return letter == 'C'   ? c->width
            : letter == 'Q' ? Q
            : letter == 'K' ? K
            : letter == 'F' ? Q + 2 * K
-           : letter == 'q' ? (whole ? Q : c->head_dim)
-           : letter == 'k' ? (whole ? K : c->head_dim)
-           : letter == 'I' ? c->inner
-           : letter == 'G' ? 2 * c->inner
+           : letter == 'q' ? (whole ? Q : D)
+           : letter == 'k' ? (whole ? K : D)
+           : letter == 'I' ? I
+           : letter == 'G' ? 2 * I
+           : letter == 'P' ? c->llama.layer_inputs
                            : 1;
 }
 
-static inline int llama_block_params(const model_config *c)
+static inline int llama_block_params(const model_config *c, int64_t layer)
 {
     int n = 0;
     for (int i = 0; i < LLAMA_MODULES; i++)
-        n += llama_name(c, i) != NULL ? 1 + llama_has_bias(c, llama_shapes[i].bias) : 0;
+        n += llama_name(c, layer, i) != NULL ? 1 + llama_has_bias(c, llama_shapes[i].bias) : 0;
     return n;
 }
 
 /* Describes a weight or bias of module i of a block. */
-static inline void llama_describe(const model_config *c, int i, int bias, model_parameter *p)
+static inline void llama_describe(const model_config *c, int64_t layer, int i, int bias,
+                                  model_parameter *p)
 {
-    const int64_t rows = llama_dim(c, llama_shapes[i].rows);
-    const int64_t columns = llama_dim(c, llama_shapes[i].columns);
+    const int64_t rows = llama_dim(c, layer, llama_shapes[i].rows);
+    const int64_t columns = llama_dim(c, layer, llama_shapes[i].columns);
     const int vector = llama_shapes[i].rows == '1';
-    snprintf(p->name, sizeof p->name, "%s.%s", llama_name(c, i), bias ? "bias" : "weight");
+    p->constant = i == LLAMA_SCALAR;
+    snprintf(p->name, sizeof p->name, "%s%s", llama_name(c, layer, i),
+             p->constant ? ""
+             : bias      ? ".bias"
+                         : ".weight");
     p->shape = vector ? gckpt_shape1(columns)
                : bias ? gckpt_shape1(rows)
                       : gckpt_shape2(rows, columns);
@@ -273,17 +331,39 @@ static inline void llama_describe(const model_config *c, int i, int bias, model_
         p->init.constant = (float)!c->llama.plus_one;
 }
 
+/* Describes the parameters after the blocks that models with inputs of layers have: 0, their
+ * embeddings; 1, a projection of the usual embedding; 2, its norm. */
+static inline void llama_describe_inputs(const model_config *c, int part, model_parameter *p)
+{
+    static const char *const names[] = { "embed_tokens_per_layer.weight",
+                                         "per_layer_model_projection.weight",
+                                         "per_layer_projection_norm.weight" };
+    const int64_t P = c->llama.layer_inputs, all = c->layers * P;
+    snprintf(p->name, sizeof p->name, "%s", names[part]);
+    p->shape = part == 0   ? gckpt_shape2(c->vocabulary, all)
+               : part == 1 ? gckpt_shape2(all, c->width)
+                           : gckpt_shape1(P);
+    if (part < 2)
+        p->init.normal = (float)c->init_range;
+    else
+        p->init.constant = 1;
+}
+
 static inline void llama_get_param(const model_config *c, int64_t layer, int part, model_parameter *p)
 {
     for (int i = 0; layer >= 0; i++) {
-        const int n = llama_name(c, i) ? 1 + llama_has_bias(c, llama_shapes[i].bias) : 0;
+        const int n = llama_name(c, layer, i) ? 1 + llama_has_bias(c, llama_shapes[i].bias) : 0;
         if (part < n) {
-            llama_describe(c, i, part, p);
+            llama_describe(c, layer, i, part, p);
             return;
         }
         part -= n;
     }
-    const int norm = part > 0 && part <= c->family->params_after;
+    const int after = c->family->params_after, norm = part > 0 && part <= after;
+    if (part > after && part <= after + c->extra_params) {
+        llama_describe_inputs(c, part - after - 1, p);
+        return;
+    }
     model_join(p->name,
                norm        ? c->family->norm
                : part == 0 ? c->family->embeddings
@@ -386,6 +466,8 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
             kept = llama_clamp((rotations - l->low) / (l->high - l->low), 0, 1);
         }
         to[i] = (float)(f * kept + f / l->factor * (1 - kept));
+        if (l->scaling == LLAMA_PROPORTIONAL && i >= (int64_t)(l->part * (double)head / 2))
+            to[i] = 0;
     }
 }
 
@@ -415,13 +497,10 @@ typedef struct {
     /* constant 1, if norms multiply by 1 + weight; NULL if they multiply by weight */
     gckpt_tensor *one;
     gckpt_tensor *query_scales; /* factors of queries by position (T,1), or NULL */
+    gckpt_tensor *inputs;       /* the layers' further inputs (B,T,layers P), or NULL */
+    /* keys and values of the last layer that computed its own, as in `rotary` */
+    gckpt_tensor *keys[2], *values[2];
 } llama_site;
-
-/* Returns the bit of a layer in one of the bit sets of llama_config. */
-static inline int llama_bit(const uint64_t *mask, int64_t layer)
-{
-    return layer >= 0 && layer < LLAMA_MASK_BITS && (mask[layer / 64] >> layer % 64 & 1) != 0;
-}
 
 /* Normalises the last axis of x with the gain of `part`. Returns x if part is NULL. */
 static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, const char *part)
@@ -441,11 +520,22 @@ static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, con
 static inline gckpt_tensor *llama_head_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     const gckpt_shape s = gckpt_shape_of(x);
-    const int64_t D = p->site.config->head_dim;
+    const int64_t D = llama_head_dim(p->site.config, p->site.layer);
     if (part == NULL || s.n != 3 || (p->site.config->llama.row->traits & LLAMA_WHOLE_NORM))
         return llama_norm(p, x, part);
     x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D));
     return gckpt_reshape(llama_norm(p, x, part), s);
+}
+
+/* Normalises each head of values x (B,T,heads D), without a gain. */
+static inline gckpt_tensor *llama_value_norm(const llama_site *p, gckpt_tensor *x)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t D = llama_head_dim(p->site.config, p->site.layer);
+    if (s.n != 3)
+        return x;
+    x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D));
+    return gckpt_reshape(gckpt_rmsnorm(x, NULL, (float)p->site.config->llama.epsilon), s);
 }
 
 /* Moves the first R columns of each head of x (B,T,heads D): `from` gives the sizes of the two axes
@@ -456,7 +546,7 @@ static inline gckpt_tensor *llama_move_pairs(const llama_site *p, gckpt_tensor *
 {
     static const int axes[] = { 0, 1, 2, 4, 3 };
     const gckpt_shape s = gckpt_shape_of(x);
-    const int64_t D = p->site.config->head_dim, R = first * second;
+    const int64_t D = llama_head_dim(p->site.config, p->site.layer), R = first * second;
     if (s.n != 3)
         return x;
     const gckpt_shape heads = gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D);
@@ -493,17 +583,17 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
 static inline gckpt_tensor *llama_place(const llama_site *p, gckpt_tensor *x, int64_t heads,
                                         int norm)
 {
-    const char *part = llama_name(p->site.config, norm);
+    const char *part = llama_name(p->site.config, p->site.layer, norm);
     return p->site.config->llama.row->traits & LLAMA_LATER_NORM
                ? llama_head_norm(p, llama_rope(p, x, heads), part)
                : llama_rope(p, llama_head_norm(p, x, part), heads);
 }
 
-/* Divides qkv (B,T,Q + 2 K), the result of a fused layer, into queries, keys and values. */
-static inline void llama_divide(const model_config *c, gckpt_tensor *qkv, gckpt_tensor **q,
-                                gckpt_tensor **k, gckpt_tensor **v)
+/* Divides qkv (B,T,Q + 2 K) of a layer, the result of a fused layer, into queries, keys and values. */
+static inline void llama_divide(const model_config *c, int64_t layer, gckpt_tensor *qkv,
+                                gckpt_tensor **q, gckpt_tensor **k, gckpt_tensor **v)
 {
-    const int64_t Q = llama_dim(c, 'Q'), K = llama_dim(c, 'K'), D = c->head_dim;
+    const int64_t Q = llama_dim(c, layer, 'Q'), K = llama_dim(c, layer, 'K'), D = c->head_dim;
     const gckpt_shape s = gckpt_shape_of(qkv);
     gckpt_tensor **const to[] = { q, k, v };
     if ((c->llama.row->traits & LLAMA_LAYERNORM) && s.n == 3) {
@@ -519,29 +609,40 @@ static inline void llama_divide(const model_config *c, gckpt_tensor *qkv, gckpt_
     *v = gckpt_slice(qkv, -1, Q + K, Q + 2 * K);
 }
 
-/* Returns attention of queries, keys and values; rotary positions have been applied. In a graph for
- * generation, the keys and values are cached. */
+/* Returns the sliding window of this layer, or 0 for none. */
+static inline int64_t llama_window(const llama_site *p)
+{
+    const llama_config *l = &p->site.config->llama;
+    return llama_bit(l->sliding, p->site.layer) ? l->window : 0;
+}
+
+/* Caches keys and values in a graph for generation; rotary positions have been applied. */
+static inline void llama_cache(const llama_site *p, gckpt_tensor **k, gckpt_tensor **v)
+{
+    const int64_t capacity = p->site.options->capacity, window = llama_window(p);
+    const model_hooks *hooks = p->site.options->hooks;
+    /* number of vectors that hooks put before the tokens; they enter the caches in one call */
+    const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
+    const int64_t kept = window + (window > 0 && first > 64 ? first - 64 : 0);
+    if (capacity > 0) {
+        *k = gckpt_cache_window(*k, capacity, kept);
+        *v = gckpt_cache_window(*v, capacity, kept);
+    }
+}
+
+/* Returns attention of queries, keys and values; rotary positions have been applied. */
 static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v)
 {
     const model_config *c = p->site.config;
-    const int64_t capacity = p->site.options->capacity;
     gckpt_attention_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.heads = (int)c->heads;
-    desc.key_heads = (int)c->key_heads;
+    desc.key_heads = (int)llama_key_heads(c, p->site.layer);
     desc.causal = 1;
-    desc.window = llama_bit(c->llama.sliding, p->site.layer) ? c->llama.window : 0;
+    desc.window = llama_window(p);
     desc.cap = (float)c->llama.score_cap;
     desc.scale = (float)c->llama.score_scale;
-    if (capacity > 0) {
-        const model_hooks *hooks = p->site.options->hooks;
-        /* number of vectors that hooks put before the tokens; they enter the caches in one call */
-        const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
-        const int64_t kept = desc.window + (desc.window > 0 && first > 64 ? first - 64 : 0);
-        k = gckpt_cache_window(k, capacity, kept);
-        v = gckpt_cache_window(v, capacity, kept);
-    }
     return gckpt_attention(q, k, v, &desc);
 }
 
@@ -550,14 +651,14 @@ static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *
                                              gckpt_tensor *branch, int post)
 {
     const double scale = p->site.config->llama.branch_scale;
-    branch = llama_norm(p, branch, llama_name(p->site.config, post));
+    branch = llama_norm(p, branch, llama_name(p->site.config, p->site.layer, post));
     return gckpt_add(x, scale != 0 ? gckpt_scale(branch, (float)scale) : branch);
 }
 
 /* Appends the dense layer `module` to x. */
 static inline gckpt_tensor *llama_linear(const llama_site *p, gckpt_tensor *x, int module)
 {
-    return model_linear(&p->site, x, llama_name(p->site.config, module));
+    return model_linear(&p->site, x, llama_name(p->site.config, p->site.layer, module));
 }
 
 /* Multiplies queries (B,T,heads D) by a factor that depends on the position, if the model has it. */
@@ -570,22 +671,32 @@ static inline gckpt_tensor *llama_scale_queries(const llama_site *p, gckpt_tenso
 }
 
 /* Returns the result of attention for x (B,T,C). */
-static inline gckpt_tensor *llama_attend(const llama_site *p, gckpt_tensor *x)
+static inline gckpt_tensor *llama_attend(llama_site *p, gckpt_tensor *x)
 {
     const model_config *c = p->site.config;
+    const int64_t layer = p->site.layer;
+    const int slides = llama_bit(c->llama.sliding, layer);
     const model_hooks *hooks = p->site.options->hooks;
-    gckpt_tensor *q, *k, *v;
-    if (llama_name(c, LLAMA_QKV) != NULL) {
-        llama_divide(c, llama_linear(p, x, LLAMA_QKV), &q, &k, &v);
+    gckpt_tensor *q, *k = p->keys[slides], *v = p->values[slides];
+    if (llama_name(c, layer, LLAMA_QKV) != NULL) {
+        llama_divide(c, layer, llama_linear(p, x, LLAMA_QKV), &q, &k, &v);
     } else {
         q = llama_linear(p, x, LLAMA_Q);
-        k = llama_linear(p, x, LLAMA_K);
-        v = llama_linear(p, x, LLAMA_V);
+        if (!llama_shares(c, layer)) {
+            k = llama_linear(p, x, LLAMA_K);
+            v = llama_name(c, layer, LLAMA_V) != NULL ? llama_linear(p, x, LLAMA_V) : k;
+        }
     }
     q = llama_scale_queries(p, llama_place(p, q, c->heads, LLAMA_Q_NORM));
-    k = llama_place(p, k, c->key_heads, LLAMA_K_NORM);
-    if (hooks != NULL && hooks->keys_values != NULL)
-        hooks->keys_values(hooks->user, &p->site, &k, &v);
+    if (!llama_shares(c, layer)) {
+        k = llama_place(p, k, llama_key_heads(c, layer), LLAMA_K_NORM);
+        v = c->llama.row->gemma == 4 ? llama_value_norm(p, v) : v;
+        if (hooks != NULL && hooks->keys_values != NULL)
+            hooks->keys_values(hooks->user, &p->site, &k, &v);
+        llama_cache(p, &k, &v);
+        p->keys[slides] = k;
+        p->values[slides] = v;
+    }
     x = llama_linear(p, llama_attention(p, q, k, v), LLAMA_OUTPUT);
     return model_branch(&p->site, q, x);
 }
@@ -595,12 +706,13 @@ static inline gckpt_tensor *llama_mlp(const llama_site *p, gckpt_tensor *x)
 {
     const model_config *c = p->site.config;
     gckpt_tensor *gate, *up; /* shape (B,T,I), with I the inner width */
-    if (llama_name(c, LLAMA_GATE_UP) != NULL) {
+    if (llama_name(c, p->site.layer, LLAMA_GATE_UP) != NULL) {
         x = llama_linear(p, x, LLAMA_GATE_UP);
         gate = gckpt_slice(x, -1, 0, c->inner);
         up = gckpt_slice(x, -1, c->inner, 2 * c->inner);
     } else {
-        gate = llama_name(c, LLAMA_GATE) != NULL ? llama_linear(p, x, LLAMA_GATE) : NULL;
+        gate = llama_name(c, p->site.layer, LLAMA_GATE) != NULL ? llama_linear(p, x, LLAMA_GATE)
+                                                                : NULL;
         up = llama_linear(p, x, LLAMA_UP);
     }
     x = gate != NULL ? gckpt_mul(c->activation(gate), up) : c->activation(up);
@@ -608,16 +720,52 @@ static inline gckpt_tensor *llama_mlp(const llama_site *p, gckpt_tensor *x)
     return model_branch(&p->site, NULL, x);
 }
 
+/* Adds the layer's further input, multiplied by a gate that x (B,T,C) determines, to x. */
+static inline gckpt_tensor *llama_add_input(const llama_site *p, gckpt_tensor *x)
+{
+    const model_config *c = p->site.config;
+    const int64_t P = c->llama.layer_inputs, first = p->site.layer * P;
+    gckpt_tensor *gate = c->activation(llama_linear(p, x, LLAMA_INPUT_GATE));
+    gckpt_tensor *input = gckpt_mul(gate, gckpt_slice(p->inputs, -1, first, first + P));
+    input = llama_linear(p, input, LLAMA_INPUT_PROJECTION);
+    return llama_add_branch(p, x, input, LLAMA_INPUT_NORM);
+}
+
 /* Appends a block to x: (B,T,C) -> (B,T,C). It is one segment for gckpt_checkpoint. */
 static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
 {
-    const llama_site *p = (const llama_site *)user;
+    llama_site *p = (llama_site *)user;
     const model_config *c = p->site.config;
-    gckpt_tensor *a = llama_attend(p, llama_norm(p, x, llama_name(c, LLAMA_ATTENTION_NORM)));
+    const int64_t layer = p->site.layer;
+    gckpt_tensor *a = llama_attend(p, llama_norm(p, x, llama_name(c, layer, LLAMA_ATTENTION_NORM)));
     gckpt_tensor *sum = llama_add_branch(p, x, a, LLAMA_ATTENTION_POST_NORM);
     a = c->llama.parallel ? x : sum; /* the input of the MLP's branch */
-    a = llama_mlp(p, llama_norm(p, a, llama_name(c, LLAMA_MLP_NORM)));
-    return llama_add_branch(p, sum, a, LLAMA_MLP_POST_NORM);
+    a = llama_mlp(p, llama_norm(p, a, llama_name(c, layer, LLAMA_MLP_NORM)));
+    x = llama_add_branch(p, sum, a, LLAMA_MLP_POST_NORM);
+    if (p->inputs != NULL)
+        x = llama_add_input(p, x);
+    const char *scalar = llama_name(c, layer, LLAMA_SCALAR);
+    return scalar != NULL ? gckpt_mul(x, model_param(gckpt_graph_of(x), &p->site, scalar, "")) : x;
+}
+
+/* Returns the further inputs of all layers (B,T,layers P): an embedding of the tokens plus
+ * a normalised projection of x (B,T,C), the usual embedding. */
+static inline gckpt_tensor *llama_inputs(const llama_site *p, gckpt_tensor *x, gckpt_tensor *tokens)
+{
+    const model_config *c = p->site.config;
+    const int64_t P = c->llama.layer_inputs;
+    const gckpt_shape s = gckpt_shape_of(x);
+    gckpt_graph *g = gckpt_graph_of(tokens);
+    gckpt_tensor *table = model_param(g, &p->site, "embed_tokens_per_layer", ".weight");
+    gckpt_tensor *w = model_param(g, &p->site, "per_layer_model_projection", ".weight");
+    if (s.n != 3)
+        return x;
+    const gckpt_shape apart = gckpt_shape4(s.d[0], s.d[1], c->layers, P);
+    table = gckpt_scale(gckpt_embed(table, tokens), (float)model_sqrt((double)P));
+    x = gckpt_scale(gckpt_linear_transposed(x, w, NULL), (float)(1 / model_sqrt((double)c->width)));
+    x = llama_norm(p, gckpt_reshape(x, apart), "per_layer_projection_norm");
+    x = gckpt_scale(gckpt_add(x, gckpt_reshape(table, apart)), (float)(1 / model_sqrt(2)));
+    return gckpt_reshape(x, gckpt_shape3(s.d[0], s.d[1], c->layers * P));
 }
 
 static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *tokens,
@@ -639,6 +787,8 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
         p.one = gckpt_constant(g, "model.one", GCKPT_F32, gckpt_shape1(1), &one);
     if (c->llama.embedding_scale != 0)
         x = gckpt_scale(x, (float)c->llama.embedding_scale);
+    if (c->llama.layer_inputs > 0)
+        p.inputs = llama_inputs(&p, x, tokens);
     if (hooks != NULL && hooks->embedded != NULL)
         x = hooks->embedded(hooks->user, &p.site, x);
     const int64_t first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
@@ -648,7 +798,8 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
                                         gckpt_shape2(c->context, 1), m->query_scales);
     for (int i = 0; i < 2; i++) {
         p.rotary[i].position = first;
-        llama_rotary(&c->llama.positions[i], c->head_dim, length, frequencies[i], &p.rotary[i]);
+        const int64_t full = c->llama.full_head_dim, D = i == 0 && full > 0 ? full : c->head_dim;
+        llama_rotary(&c->llama.positions[i], D, length, frequencies[i], &p.rotary[i]);
     }
     if (o->dropout > 0)
         x = gckpt_dropout(x, (float)o->dropout);
@@ -668,20 +819,20 @@ static inline void llama_keys_values(const model_site *at, gckpt_tensor *prompts
     gckpt_tensor *q, **const to[] = { k, v, &q };
     const model_config *c = at->config;
     gckpt_graph *g = gckpt_graph_of(prompts);
-    const int fused = llama_name(c, LLAMA_QKV) != NULL;
+    const int fused = llama_name(c, at->layer, LLAMA_QKV) != NULL;
     for (int i = fused ? 2 : 0; i < (fused ? 3 : 2); i++) {
-        const char *name = llama_name(c, parts[i]);
+        const char *name = llama_name(c, at->layer, parts[i]);
         *to[i] = gckpt_linear_transposed(prompts, model_param(g, at, name, ".weight"),
                                          model_param(g, at, name, ".bias"));
     }
     if (fused)
-        llama_divide(c, q, &q, k, v);
+        llama_divide(c, at->layer, q, &q, k, v);
 }
 
 static inline int llama_is_post_norm(const model_config *c, const char *name, float *gain)
 {
-    const char *attention = llama_name(c, LLAMA_ATTENTION_POST_NORM);
-    const char *mlp = llama_name(c, LLAMA_MLP_POST_NORM);
+    const char *attention = llama_name(c, 0, LLAMA_ATTENTION_POST_NORM);
+    const char *mlp = llama_name(c, 0, LLAMA_MLP_POST_NORM);
     *gain = c->llama.plus_one ? -1 : 0;
     return attention != NULL && (strstr(name, attention) != NULL || strstr(name, mlp) != NULL);
 }
@@ -766,6 +917,18 @@ static inline int64_t llama_read_rotated(json *d, uint32_t at, const model_confi
     return part == 1 ? 0 : columns;
 }
 
+/* Reads positions of type proportional: a part of the pairs of columns rotates, with the
+ * frequencies that these pairs have if all rotate. */
+static inline void llama_read_proportional(json *d, uint32_t at, llama_positions *l)
+{
+    l->scaling = LLAMA_PROPORTIONAL;
+    l->base = llama_read_real(d, at, "rope_theta", l->base, 1);
+    l->factor = llama_read_real(d, at, "factor", 1, 0);
+    l->part = llama_read_real(d, at, "partial_rotary_factor", 1, 0);
+    if (l->part > 1)
+        json_mismatch(d, json_find(d, at, "partial_rotary_factor"), "a number above 0, 1 at most");
+}
+
 /* Reads the rotary positions, rope_theta and the scaling, from object `at` of config.json. If at is
  * 0, sets the defaults. */
 static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, double base,
@@ -777,6 +940,10 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     int which = 0;
     l->factor = l->scale = 1;
     l->base = base;
+    if (c->llama.row->gemma == 4 && json_is(d, type, "proportional")) {
+        llama_read_proportional(d, at, l);
+        return;
+    }
     l->columns = llama_read_rotated(d, at, c);
     if (at == 0)
         return;
@@ -826,6 +993,32 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     l->high = llama_read_real(d, at, "high_freq_factor", 0, l->low);
 }
 
+/* Reads the rotary positions of Gemma 4 from rope_parameters, `all`. */
+static inline void llama_read_gemma4_positions(json *d, uint32_t all, model_config *c)
+{
+    static const char *const kinds[] = { "full_attention", "sliding_attention" };
+    static const char *const ignored[] = { "rope_theta", "rope_scaling", "partial_rotary_factor" };
+    llama_positions *l = c->llama.positions;
+    for (int i = 0; i < 3; i++)
+        if (json_find_nonnull(d, JSON_ROOT, ignored[i]) != 0)
+            json_mismatch(d, json_find(d, JSON_ROOT, ignored[i]),
+                          "null: rope_parameters has the positions of this model type");
+    for (int i = 0; i < 2; i++) {
+        const uint32_t at = all != 0 ? json_require(d, all, kinds[i], JSON_OBJECT) : 0;
+        const uint32_t type = json_find_nonnull(d, at, "rope_type");
+        if (type != 0 && !json_is(d, type, "default") && !json_is(d, type, "proportional"))
+            json_mismatch(d, type, "default or proportional");
+        if (at != 0)
+            json_require(d, at, "rope_theta", JSON_NUMBER);
+        llama_read_rope(d, at, c, 10000, l + i);
+    }
+    if (all == 0) { /* the defaults of transformers */
+        l->base = 1e6;
+        l->scaling = LLAMA_PROPORTIONAL;
+        l->part = 0.25;
+    }
+}
+
 /* Reads the rotary positions of all layers. In Gemma 3, layers with full attention and layers with
  * a sliding window have different ones. Older files use the keys rope_scaling, rope_theta and
  * rope_local_base_freq. */
@@ -838,9 +1031,13 @@ static inline void llama_read_positions(json *d, model_config *c)
     const int neox = (c->llama.row->traits & LLAMA_LAYERNORM) != 0;
     double base = llama_read_real(d, JSON_ROOT, neox ? "rotary_emb_base" : "rope_theta",
                                   c->llama.row->base, 1);
-    if (c->llama.row->gemma != 3) {
+    if (c->llama.row->gemma < 3) {
         llama_read_rope(d, old ? old : all, c, base, l);
         l[1] = l[0];
+        return;
+    }
+    if (c->llama.row->gemma == 4) {
+        llama_read_gemma4_positions(d, all, c);
         return;
     }
     for (uint32_t k = json_first(d, all); k != 0; k = json_next(d, k))
@@ -876,12 +1073,13 @@ static inline void llama_read_no_rope(json *d, model_config *c)
 }
 
 /* Returns the size of the sliding window, or 0 if the model has no sliding window. */
-static inline int64_t llama_read_window(json *d, llama_windows windows)
+static inline int64_t llama_read_window(json *d, const llama_type *row)
 {
+    const llama_windows windows = row->windows;
     const int later = windows == LLAMA_LATER_LAYERS && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
     const uint32_t at = json_find(d, JSON_ROOT, "sliding_window");
     const int none = at != 0 || windows == LLAMA_NO_ROPE || windows == LLAMA_GIVEN_WINDOW;
-    const int64_t fallback = none ? 0 : 4096;
+    const int64_t fallback = none ? 0 : row->gemma == 4 ? 512 : 4096;
     if (windows == LLAMA_NO_WINDOW || later)
         return 0;
     const int64_t window = json_int(d, JSON_ROOT, "sliding_window", fallback);
@@ -899,11 +1097,12 @@ static inline void llama_read_sliding(json *d, model_config *c)
     const uint32_t types =
         windows == LLAMA_GIVEN_WINDOW ? 0 : json_find_nonnull(d, JSON_ROOT, "layer_types");
     const int64_t later = json_int(d, JSON_ROOT, "max_window_layers", 28);
-    const int64_t pattern =
-        l->row->gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6) : 2;
+    const int64_t pattern = l->row->gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6)
+                            : l->row->gemma == 4 ? 6
+                                                 : 2;
     const int uses = json_bool(d, JSON_ROOT, "use_sliding_window", 0);
     uint32_t at = json_first(d, types);
-    l->window = llama_read_window(d, windows);
+    l->window = llama_read_window(d, l->row);
     for (uint32_t i = at; i != 0; i = json_next(d, i))
         if (!json_is(d, i, "full_attention") && !json_is(d, i, "sliding_attention"))
             json_mismatch(d, i, "full_attention or sliding_attention");
@@ -921,7 +1120,9 @@ static inline void llama_read_sliding(json *d, model_config *c)
                                  ? i >= later
                                  : windows == LLAMA_ALL_LAYERS || windows == LLAMA_GIVEN_WINDOW ||
                                        (uses && llama_bit(l->no_rope, i));
-        const int slides = !types ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
+        const int last = l->row->gemma == 4 && i == c->layers - 1; /* always has full attention */
+        const int slides =
+            !last && (!types ? unlisted : at != 0 && json_is(d, at, "sliding_attention"));
         if (slides && i < c->layers && l->window == 0)
             json_fail(d, 0,
                       "layer %lld has sliding attention, but there is no window: expected a number as "
@@ -930,6 +1131,17 @@ static inline void llama_read_sliding(json *d, model_config *c)
         l->sliding[i / 64] |= (uint64_t)slides << i % 64;
         at = json_next(d, at);
     }
+}
+
+static inline void llama_check_heads(json *d, const model_config *c, int64_t head_dim,
+                                     int64_t key_heads)
+{
+    if (c->heads % key_heads != 0)
+        json_fail(d, 0, "num_attention_heads %lld is no multiple of num_key_value_heads %lld",
+                  (long long)c->heads, (long long)key_heads);
+    if (head_dim % 2 != 0 || head_dim > LLAMA_MAX_HEAD_DIM)
+        json_fail(d, 0, "head_dim %lld: expected an even number, %d at most", (long long)head_dim,
+                  LLAMA_MAX_HEAD_DIM);
 }
 
 /* Reads the numbers of heads and the columns of a head, and checks that they are consistent. */
@@ -954,12 +1166,7 @@ static inline void llama_read_heads(json *d, model_config *c)
                   "hidden_size %lld is no multiple of num_attention_heads %lld, and no head_dim "
                   "is given",
                   (long long)c->width, (long long)c->heads);
-    if (c->heads % c->key_heads != 0)
-        json_fail(d, 0, "num_attention_heads %lld is no multiple of num_key_value_heads %lld",
-                  (long long)c->heads, (long long)c->key_heads);
-    if (c->head_dim % 2 != 0 || c->head_dim > LLAMA_MAX_HEAD_DIM)
-        json_fail(d, 0, "head_dim %lld: expected an even number, %d at most", (long long)c->head_dim,
-                  LLAMA_MAX_HEAD_DIM);
+    llama_check_heads(d, c, c->head_dim, c->key_heads);
 }
 
 static inline void llama_read_activation(json *d, model_config *c)
@@ -987,8 +1194,17 @@ static inline double llama_read_cap(json *d, const char *key, double fallback)
 static inline void llama_read_gemma(json *d, model_config *c, int gemma)
 {
     llama_config *l = &c->llama;
-    l->plus_one = 1;
+    const uint32_t both = json_find_nonnull(d, JSON_ROOT, "use_bidirectional_attention");
+    l->plus_one = gemma < 4;
     l->embedding_scale = model_sqrt((double)c->width);
+    c->logit_cap =
+        gemma > 1 ? llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0) : 0;
+    if (gemma == 4) {
+        l->score_scale = 1;
+        if (both != 0 && !json_is(d, both, "vision"))
+            json_mismatch(d, both, "null or vision");
+        return;
+    }
     if (json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
         json_mismatch(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
     if (gemma == 1)
@@ -997,7 +1213,81 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
     l->score_scale = scalar == (double)c->head_dim ? 0 : 1 / model_sqrt(scalar);
     if (gemma == 2) /* Gemma 3 has this key as well, but transformers ignores it there */
         l->score_cap = llama_read_cap(d, "attn_logit_softcapping", 50);
-    c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
+}
+
+/* Reads the columns of heads and the number of key heads in layers with full attention, from
+ * per_layer_config or, if config.json lacks that key, from other keys. */
+static inline void llama_read_full_heads(json *d, model_config *c)
+{
+    static const char says[] = "null, or head_dim and num_key_value_heads of layers with full "
+                               "attention, equal in all of them";
+    llama_config *l = &c->llama;
+    const uint32_t sizes = json_find(d, JSON_ROOT, "per_layer_config");
+    int64_t full = 0;
+    if (sizes == 0) {
+        l->full_head_dim = model_read_size(d, "global_head_dim", 512);
+        if (l->keys_as_values && json_find_nonnull(d, JSON_ROOT, "num_global_key_value_heads"))
+            l->full_key_heads = model_read_size(d, "num_global_key_value_heads", 0);
+    }
+    for (uint32_t k = json_first(d, sizes); k != 0 && d->error[0] == 0;
+         k = json_next(d, k), full++) {
+        char *end;
+        const long long layer = strtoll(json_text(d, k), &end, 10);
+        const uint32_t size = k + 1;
+        const int64_t head = json_int(d, size, "head_dim", c->head_dim);
+        const int64_t heads = json_int(d, size, "num_key_value_heads", c->key_heads);
+        const uint32_t known = (json_find(d, size, "head_dim") != 0 ? 1u : 0u) +
+                               (json_find(d, size, "num_key_value_heads") != 0 ? 1u : 0u);
+        if (*end != 0 || layer < 0 || layer >= c->layers || llama_bit(l->sliding, layer) ||
+            json_kind_of(d, size) != JSON_OBJECT || json_size(d, size) != known || head < 1 ||
+            heads < 1 || (full > 0 && (head != l->full_head_dim || heads != l->full_key_heads)))
+            json_mismatch(d, sizes, says);
+        l->full_head_dim = head;
+        l->full_key_heads = heads;
+    }
+    for (int64_t i = 0; i < c->layers && full > 0; i++)
+        full -= !llama_bit(l->sliding, i);
+    if (full != 0)
+        json_mismatch(d, sizes, says);
+    llama_check_heads(d, c, l->full_head_dim > 0 ? l->full_head_dim : c->head_dim,
+                      l->full_key_heads > 0 ? l->full_key_heads : c->key_heads);
+}
+
+/* Reads the keys of config.json that only Gemma 4 has. */
+static inline void llama_read_gemma4(json *d, model_config *c)
+{
+    llama_config *l = &c->llama;
+    const int64_t shared = json_int(d, JSON_ROOT, "num_kv_shared_layers", 0);
+    const int64_t columns = json_int(d, JSON_ROOT, "hidden_size_per_layer_input", 256);
+    const int64_t first = c->layers - shared;
+    int own[2] = { 0, 0 }, other[2] = { 0, 0 }; /* kinds of layers with own keys; with others' */
+    c->uneven = 1;
+    if (json_bool(d, JSON_ROOT, "enable_moe_block", 0))
+        json_mismatch(d, json_find(d, JSON_ROOT, "enable_moe_block"),
+                      "false: mixtures of experts are not built here");
+    if (c->layers > LLAMA_MASK_BITS)
+        json_fail(d, 0, "%lld layers of %s: %d at most", (long long)c->layers, c->type,
+                  LLAMA_MASK_BITS);
+    if (d->error[0] != 0)
+        return;
+    l->keys_as_values = json_bool(d, JSON_ROOT, "attention_k_eq_v", 0);
+    l->wide = json_bool(d, JSON_ROOT, "use_double_wide_mlp", 0);
+    l->shared_from = shared > 0 ? first : 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        (i < first ? own : other)[llama_bit(l->sliding, i)] = 1;
+    if (shared < 0 || first < 1 || own[0] < other[0] || own[1] < other[1])
+        json_mismatch(d, json_find(d, JSON_ROOT, "num_kv_shared_layers"),
+                      "a number of last layers, for each of whose layer_types an earlier layer has "
+                      "keys");
+    if (columns < 0 || columns > 65536)
+        json_mismatch(d, json_find(d, JSON_ROOT, "hidden_size_per_layer_input"),
+                      "a number from 0 to 65536");
+    l->layer_inputs = columns;
+    c->extra_params = columns > 0 ? 3 : 0;
+    if (columns > 0 && model_read_size(d, "vocab_size_per_layer_input", 262144) != c->vocabulary)
+        json_fail(d, 0, "vocab_size_per_layer_input: expected vocab_size, %lld",
+                  (long long)c->vocabulary);
+    llama_read_full_heads(d, c);
 }
 
 /* Reads Granite's factors. */
@@ -1073,6 +1363,8 @@ static inline int llama_read_config(model_any *m)
     if (row->windows == LLAMA_NO_ROPE)
         llama_read_no_rope(d, c);
     llama_read_sliding(d, c);
+    if (row->gemma == 4)
+        llama_read_gemma4(d, c);
     return d->error[0] != 0 ? -1 : 0;
 }
 
@@ -1152,7 +1444,9 @@ static inline const char *llama_architecture(const model_config *c)
 
 static inline const char *llama_linear_layers(const model_config *c)
 {
-    return llama_layouts[c->llama.row->layout].linear;
+    const int layout = c->llama.row->layout;
+    const int plain = layout == LLAMA_GEMMA4 && c->llama.layer_inputs == 0;
+    return llama_layouts[plain ? LLAMA_SANDWICH_HEAD_NORMS : layout].linear;
 }
 
 static inline const char *llama_lora_targets(const model_config *c)
@@ -1163,7 +1457,7 @@ static inline const char *llama_lora_targets(const model_config *c)
 static const model_family llama_family = {
     "Llama",
     "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text, phi3, granite, olmo2, "
-    "glm, glm4, ministral3, hunyuan_v1_dense, ernie4_5",
+    "glm, glm4, ministral3, hunyuan_v1_dense, ernie4_5, gemma4_text",
     llama_read_config,
     " num_hidden_layers layer_types no_rope_layers ",
     llama_write_config,

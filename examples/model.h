@@ -55,7 +55,8 @@ typedef enum {
     LLAMA_LINEAR,
     LLAMA_LLAMA3,
     LLAMA_YARN,
-    LLAMA_LONGROPE
+    LLAMA_LONGROPE,
+    LLAMA_PROPORTIONAL
 } llama_scaling;
 enum { LLAMA_MASK_BITS = 256, LLAMA_LONGROPE_PAIRS = 128 };
 typedef struct llama_type llama_type;
@@ -69,6 +70,7 @@ typedef struct {
     /* fast, slow: parameters of yarn; scale: factor of cosines and sines */
     double fast, slow, scale;
     int truncate;
+    double part; /* proportional: the part of a head's pairs of columns that is rotated */
     /* longrope: divisors of the frequencies, [0] for texts of at most `original` tokens, [1] for
      * longer ones */
     float divisors[2][LLAMA_LONGROPE_PAIRS];
@@ -97,6 +99,13 @@ typedef struct {
     double score_cap, score_scale;
     /* [0]: for layers with full attention; [1]: for layers with a sliding window */
     llama_positions positions[2];
+    /* Gemma 4. full_head_dim, full_key_heads: columns of a head and number of key heads in layers
+     * with full attention, 0 if these are as in other layers; keys_as_values: these layers have no
+     * layer for values; shared_from: the first layer that has the keys and values of an earlier
+     * one, 0 for none; wide: these layers have an MLP of twice the width; layer_inputs: columns of
+     * the further embedding that each layer has as an input, 0 for none */
+    int64_t full_head_dim, full_key_heads, shared_from, layer_inputs;
+    int keys_as_values, wide;
 } llama_config; /* used by llama.h only; GPT-2 needs none of
                                                       * these fields */
 
@@ -136,6 +145,8 @@ typedef struct {
      * head */
     int64_t heads, key_heads, head_dim;
     model_activation activation;
+    int uneven;         /* if nonzero, layers have different parameters (Gemma 4) */
+    int extra_params;   /* number of parameters after the blocks that other types do not have */
     int tied;           /* if nonzero, the LM head is the embedding table */
     double logit_cap;   /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
     double logit_scale; /* factor of the logits (Granite); 0 selects 1 */
@@ -168,6 +179,7 @@ typedef struct {
     char name[MODEL_NAME];
     gckpt_shape shape; /* n is 0 if this model does not have the parameter */
     gckpt_init init; /* initial values as in transformers, normally distributed: N(0, init_range) */
+    int constant;    /* if nonzero, training does not change it */
 } model_parameter;
 
 typedef struct model_site model_site;
@@ -188,12 +200,12 @@ struct model_family {
     /* value of "architectures" in config.json: "GPT2LMHeadModel" */
     const char *(*architecture)(const model_config *c);
 
-    /* Number of parameters before the blocks, in each block and after the blocks, which is also
-     * their order. A separate LM head is one more parameter at the end. get_param describes
+    /* Number of parameters before the blocks, in block `layer` and after the blocks, which is also
+     * their order; config->extra_params follow. A separate LM head is one more parameter at the end. get_param describes
      * parameter `part` of block `layer`, with its name without "h.LAYER."; if layer is -1, `part`
      * counts the parameters outside the blocks. */
     int params_before, params_after;
-    int (*block_params)(const model_config *c);
+    int (*block_params)(const model_config *c, int64_t layer);
     void (*get_param)(const model_config *c, int64_t layer, int part, model_parameter *p);
     /* returns whether a tensor in a file is not a parameter and must be ignored; may be NULL */
     int (*is_skipped)(const char *name);
@@ -306,18 +318,29 @@ static inline int model_has_score(const model_config *c)
     return c->head.task != MODEL_NEXT_TOKEN && !encoder_is_family(c->family);
 }
 
+/* Returns the index of the first parameter of block `layer` or, if that is the number of layers, of
+ * the first one after the blocks. */
+static inline int64_t model_first_param(const model_config *c, int64_t layer)
+{
+    int64_t i = c->family->params_before;
+    if (!c->uneven)
+        return i + layer * c->family->block_params(c, 0);
+    for (int64_t k = 0; k < layer; k++)
+        i += c->family->block_params(c, k);
+    return i;
+}
+
 /* Returns the number of parameters of the model. */
 static inline int64_t model_param_count(const model_config *c)
 {
-    return c->family->params_before + c->family->block_params(c) * c->layers +
-           c->family->params_after + (model_has_score(c) || !c->tied);
+    return model_first_param(c, c->layers) + c->family->params_after + c->extra_params +
+           (model_has_score(c) || !c->tied);
 }
 
 /* Returns name, shape and initial values of parameter i, below model_param_count. */
 static inline model_parameter model_get_param(const model_config *c, int64_t i)
 {
-    const int64_t in_blocks = c->family->block_params(c) * c->layers,
-                  at = i - c->family->params_before;
+    const int64_t before = c->family->params_before, end = model_first_param(c, c->layers);
     char part[MODEL_NAME];
     model_parameter p;
     memset(&p, 0, sizeof p);
@@ -327,32 +350,38 @@ static inline model_parameter model_get_param(const model_config *c, int64_t i)
         p.init.normal = (float)c->init_range;
         return p;
     }
-    if (at < 0 || at >= in_blocks) {
-        c->family->get_param(c, -1, (int)(at < 0 ? i : i - in_blocks), &p);
+    if (i < before || i >= end) {
+        c->family->get_param(c, -1, (int)(i < before ? i : i - end + before), &p);
         return p;
     }
-    c->family->get_param(c, at / c->family->block_params(c), (int)(at % c->family->block_params(c)),
-                         &p);
+    int64_t layer = c->uneven ? 0 : (i - before) / c->family->block_params(c, 0);
+    int64_t at = i - model_first_param(c, layer);
+    for (int n; at >= (n = c->family->block_params(c, layer)); layer++)
+        at -= n;
+    c->family->get_param(c, layer, (int)at, &p);
     memcpy(part, p.name, sizeof part);
-    model_block_name(c, p.name, at / c->family->block_params(c), part);
+    model_block_name(c, p.name, layer, part);
     return p;
 }
 
 /* Returns the index of the parameter called `name`, or -1. */
 static inline int64_t model_find_param(const model_config *c, const char *name)
 {
-    const int64_t first = c->family->params_before, per_block = c->family->block_params(c),
-                  all = model_param_count(c);
+    const int64_t before = c->family->params_before, end = model_first_param(c, c->layers);
+    const int64_t all = model_param_count(c);
     const size_t n = strlen(c->family->blocks);
-    char *end = NULL;
+    char *rest = NULL;
     if (strncmp(name, c->family->blocks, n) == 0 && name[n] == '.') {
-        const long long layer = strtoll(name + n + 1, &end, 10);
-        for (int64_t k = 0; layer >= 0 && layer < c->layers && k < per_block; k++)
-            if (strcmp(model_get_param(c, first + per_block * layer + k).name, name) == 0)
-                return first + per_block * layer + k;
+        const long long layer = strtoll(name + n + 1, &rest, 10);
+        if (layer < 0 || layer >= c->layers)
+            return -1;
+        const int64_t first = model_first_param(c, layer);
+        for (int64_t i = first; i < first + c->family->block_params(c, layer); i++)
+            if (strcmp(model_get_param(c, i).name, name) == 0)
+                return i;
         return -1;
     }
-    for (int64_t i = 0; i < all; i += i == first - 1 ? 1 + per_block * c->layers : 1)
+    for (int64_t i = before > 0 ? 0 : end; i < all; i = i == before - 1 ? end : i + 1)
         if (strcmp(model_get_param(c, i).name, name) == 0)
             return i;
     return -1;
@@ -362,10 +391,10 @@ static inline int64_t model_find_param(const model_config *c, const char *name)
  * becomes the module's name, which is the parameter's name without ".weight". */
 static inline int model_module(const model_config *c, int64_t i, model_parameter *p)
 {
-    const int64_t at = i - c->family->params_before;
     *p = model_get_param(c, i);
     char *end = strstr(p->name, ".weight");
-    if (at < 0 || at >= c->family->block_params(c) * c->layers || p->shape.n < 2 || end == NULL)
+    if (i < c->family->params_before || i >= model_first_param(c, c->layers) || p->shape.n < 2 ||
+        end == NULL)
         return 0;
     *end = 0;
     return 1;
@@ -399,6 +428,19 @@ static inline int model_is_in_modules(const model_config *c, const char *list, c
     return 0;
 }
 
+/* Freezes the parameters that training must not change. */
+static inline int model_freeze_constants(model_any *m, gckpt_store *store)
+{
+    for (int64_t i = 0; i < model_param_count(&m->config); i++) {
+        const model_parameter p = model_get_param(&m->config, i);
+        char name[MODEL_NAME];
+        if (p.constant &&
+            gckpt_store_freeze(store, model_store_name(&m->config, name, p.name), 1) != GCKPT_OK)
+            return model_fail(m, "%s", gckpt_error_text(store));
+    }
+    return 0;
+}
+
 /* Creates the parameters with at most `axes` axes in the store. A parameter that the store has
  * already keeps its values. */
 static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
@@ -412,7 +454,7 @@ static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
     }
     int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
-    return failed;
+    return failed || model_freeze_constants(m, store) != 0 ? -1 : 0;
 }
 
 static inline int model_declare(model_any *m, gckpt_store *store) /* creates all parameters */
@@ -694,11 +736,12 @@ static inline const char *model_type_remedy(const char *type)
     static const char *const remedies[][2] = {
         /* part of the type, and the advice */
         { "gemma3n",
-          "per-layer embeddings are not built here: take a Gemma 3, of type gemma3_text" },
-        { "gemma4", "per-layer embeddings and shared keys are not built here: take a Gemma 3, of "
-                    "type gemma3_text" },
+          "its predicted streams (AltUp) are not built here: take a Gemma 3 or 4, of type "
+          "gemma3_text or gemma4_text" },
+        { "gemma4", "it also reads pictures: save its text model in transformers "
+                    "(docs/finetuning.md shows how), whose type is gemma4_text" },
         { "gemma3", "it also reads pictures: save its text model in transformers "
-                    "(docs/finetuning.md: four lines), whose type is gemma3_text" },
+                    "(docs/finetuning.md shows how), whose type is gemma3_text" },
         { "mistral3", "it also reads pictures: save its text model in transformers, as "
                       "docs/finetuning.md shows for gemma3; its type is mistral or ministral3" },
         { "moe", "mixtures of experts are not built here: take a dense model of the same family" },
@@ -817,7 +860,8 @@ static inline void model_refuse_keys(json *d)
     const uint32_t method = json_find_nonnull(d, quantised, "quant_method");
     if (causal != 0 && json_kind_of(d, causal) != JSON_TRUE)
         json_mismatch(d, causal, "true: models whose tokens see later tokens are not built here");
-    if (json_size(d, layers) > 0)
+    if (json_size(d, layers) > 0 &&
+        !json_is(d, json_find(d, JSON_ROOT, "model_type"), "gemma4_text"))
         json_mismatch(d, layers, "null: layers of different sizes are not built here");
     if (file != 0)
         json_mismatch(d, file, "null: the weights are read from model.safetensors, or its shards");

@@ -36,6 +36,19 @@ static void open_base(tuned *t, const char *name, const model_source *source)
 
 static const char config[] = "config.json", weights[] = "model.safetensors";
 static const tuning_edit wrong[] = {
+    { "gemma4", config, "\"enable_moe_block\": false", "\"enable_moe_block\": true",
+      "enable_moe_block: expected false: mixtures of experts", 0 },
+    { "gemma4", config, "\"num_kv_shared_layers\": 2", "\"num_kv_shared_layers\": 4",
+      "num_kv_shared_layers: expected a number of last layers", 0 },
+    { "gemma4", config, "\"head_dim\": 16", "\"head_dim\": 12",
+      "per_layer_config: expected null, or head_dim", 0 },
+    { "gemma4", config, "\"vocab_size_per_layer_input\": 128",
+      "\"vocab_size_per_layer_input\": 120", "vocab_size_per_layer_input: expected vocab_size, 128",
+      0 },
+    { "gemma4", config, "\"proportional\"", "\"yarn\"",
+      "rope_type: expected default or proportional", 0 },
+    { "gemma4_big", config, "\"attention_k_eq_v\": true", "\"attention_k_eq_v\": false",
+      "layers.1.self_attn.v_proj.weight", 0 },
     { "phi3_short", config, "1.25,", "", "short_factor: expected 3 numbers", 0 },
     { "phi3_short", config, "1.25", "0", "expected a number above 0 and at most", 0 },
     { "phi3_short", config, "\"long_factor\"", "\"longer\"",
@@ -102,6 +115,46 @@ static void test_export(void)
     end(&t);
 }
 
+/* Gemma 4: methods that need equal layers must be refused, and no method may train the factors of the layers. */
+static void test_uneven(void)
+{
+    static const adapters_method methods[] = { ADAPTERS_NEW_BLOCKS, ADAPTERS_LLAMA, ADAPTERS_PREFIX,
+                                               ADAPTERS_PROMPT };
+    tuned t;
+    for (int i = 0; i < 4; i++) {
+        const adapters_options o = { .method = methods[i], .layers = 1 };
+        open_base(&t, "gemma4", NULL);
+        CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) != 0 &&
+                      strstr(t.m.error, "not for gemma4_text, whose layers differ in size"),
+                  "%s", t.m.error);
+        end(&t);
+    }
+    for (int i = 0; i < 2; i++) {
+        const adapters_options o = { .method = ADAPTERS_LORA, .targets = "all-linear" };
+        const char *name = i ? "gemma4" : "gemma4_big", *gate = "layers.4.per_layer_input_gate";
+        char lora[MODEL_NAME];
+        open_base(&t, name, NULL);
+        CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) == 0, "%s", t.m.error);
+        CHECK(gckpt_store_find(t.s, "layers.4.mlp.down_proj.lora_A.weight") >= 0);
+        CHECK((gckpt_store_find(t.s, model_join(lora, gate, ".lora_B.weight")) >= 0) == i);
+        CHECK(gckpt_store_find(t.s, "layers.1.self_attn.v_proj.lora_A.weight") >= 0 || !i);
+        end(&t);
+    }
+    for (int i = 0; i < 2; i++) {
+        const adapters_options o = { .method = i ? ADAPTERS_LAST : ADAPTERS_FULL, .layers = 1 };
+        gckpt_parameter p;
+        open_base(&t, "gemma4", NULL);
+        CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) == 0, "%s", t.m.error);
+        CHECK(gckpt_store_get(t.s, gckpt_store_find(t.s, "layers.4.layer_scalar"), &p) ==
+                  GCKPT_OK &&
+              p.frozen);
+        CHECK(gckpt_store_get(t.s, gckpt_store_find(t.s, "layers.4.mlp.up_proj.weight"), &p) ==
+                  GCKPT_OK &&
+              !p.frozen);
+        end(&t);
+    }
+}
+
 int main(int argc, char **argv)
 {
     tuning_open(argc, argv);
@@ -116,6 +169,7 @@ int main(int argc, char **argv)
         test_gguf();
         test_export();
         test_wrong();
+        test_uneven();
     }
     char command[96];
     snprintf(command, sizeof command, "rm -rf %s/base", tuning_folder);

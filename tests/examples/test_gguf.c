@@ -188,7 +188,7 @@ static const char *const others[][2] = {
 
 static int has_post_norms(const model_config *c)
 {
-    return c->llama.row != NULL && llama_name(c, LLAMA_MLP_POST_NORM) != NULL;
+    return c->llama.row != NULL && llama_name(c, 0, LLAMA_MLP_POST_NORM) != NULL;
 }
 
 /* Converts the name of a parameter, such as "layers.1.mlp.up_proj.weight" or "norm.weight", to the name in a GGUF

@@ -523,7 +523,7 @@ static const tuning_edit wrong[] = {
       "model_type mixtral is none of gpt2, llama, mistral, qwen2, qwen3, smollm3, gemma", 0 },
     { "gqa", config, "\"llama\"", "\"qwen3_5_text\"", "gated delta nets are not built here: take a",
       0 },
-    { "gqa", config, "\"llama\"", "\"gemma4_text\"", "per-layer embeddings and shared keys", 0 },
+    { "gqa", config, "\"llama\"", "\"gemma4\"", "whose type is gemma4_text", 0 },
     { "gqa", config, "\"llama\"", "\"llama, mistral\"", "model_type: expected gpt2, llama", 0 },
     { "gqa", config, "\"llama\"", "\"deepseek_v3\"", "distilled models, of type qwen2 or llama",
       0 },

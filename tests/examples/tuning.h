@@ -110,7 +110,8 @@ static inline void tuning_train(const model_any *m, gckpt_store *s, const model_
  * `name`.gradients of `expected`, in which golden/llama.py wrote them in order of names. */
 static inline void tuning_gradients(const model_any *m, gckpt_store *s, const char *name)
 {
-    const int count = gckpt_store_count(s);
+    const int all = gckpt_store_count(s);
+    int count = 0; /* number of parameters that are not frozen */
     const gckpt_init none = { 0, 0, 0 };
     const gckpt_shape shape = gckpt_shape2(GOLDEN_BATCH, GOLDEN_LENGTH);
     char full[64];
@@ -119,10 +120,12 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_term loss = { model_loss(m, model_hidden(m, tokens, NULL), targets), 1, 0 };
-    gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)count, sizeof *fetches);
-    for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
-        fetches[i].tensor = gckpt_param(g, p.name, p.shape, none);
-        fetches[i].gradient = 1;
+    gckpt_fetch_spec *fetches = (gckpt_fetch_spec *)calloc((size_t)all, sizeof *fetches);
+    for (int i = 0; i < all && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
+        if (p.frozen)
+            continue;
+        fetches[count].tensor = gckpt_param(g, p.name, p.shape, none);
+        fetches[count++].gradient = 1;
     }
     const gckpt_plan_desc desc = { .fetch.specs = fetches,
                                    .fetch.count = count,
@@ -137,12 +140,14 @@ static inline void tuning_gradients(const model_any *m, gckpt_store *s, const ch
     if (CHECK_MSG(good, "%s: %s", name, gckpt_error_text(e)) &&
         CHECK(gckpt_store_get(expected, gckpt_store_find(expected, full), &want) == GCKPT_OK &&
               want.elements == 2 * count))
-        for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
-            const float *values = gckpt_fetch(e, gckpt_id(fetches[i].tensor), 1);
+        for (int i = 0, at = 0; i < all && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
+            if (p.frozen)
+                continue;
+            const float *values = gckpt_fetch(e, gckpt_id(fetches[at++].tensor), 1);
             double squares = 0, sum = 0;
             int place = 0;
-            for (int k = 0; k < count && gckpt_store_peek(s, k, &q) == GCKPT_OK; k++)
-                place += strcmp(q.name, p.name) < 0;
+            for (int k = 0; k < all && gckpt_store_peek(s, k, &q) == GCKPT_OK; k++)
+                place += !q.frozen && strcmp(q.name, p.name) < 0;
             for (int64_t k = 0; k < p.elements; k++) {
                 squares += (double)values[k] * (double)values[k];
                 sum += ((uint64_t)k * 2654435761u >> 15 & 1) != 0 ? -(double)values[k]

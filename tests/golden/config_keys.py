@@ -26,6 +26,7 @@ LLAMA = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_lay
              num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
              bos_token_id=1, eos_token_id=2, pad_token_id=0)
 QWEN = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+FULL, SLIDING = "full_attention", "sliding_attention"
 QUERIES = {"rope_type": "default", "rope_theta": 10000.0, "llama_4_scaling_beta": 0.5,
            "original_max_position_embeddings": 16}
 BASES = {  # settings under which the other keys of a type take effect
@@ -48,8 +49,9 @@ BASES = {  # settings under which the other keys of a type take effect
     "hunyuan_v1_dense": dict(),
     "ernie4_5": dict(),
     "gpt_neox": dict(),
+    "gemma4_text": dict(sliding_window=4, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64,
+                        attention_k_eq_v=True, global_head_dim=8, num_global_key_value_heads=2),
 }
-FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 16}
 VALUES = {  # unusual values that cannot be derived from the default
@@ -84,6 +86,11 @@ VALUES = {  # unusual values that cannot be derived from the default
     "scale_attn_weights": [False], "add_cross_attention": [True], "rms_norm_eps": [0.1],
     "layer_norm_epsilon": [0.1], "vocab_size": [80], "num_hidden_layers": [2], "n_layer": [2],
 }
+GEMMA4 = {"layer_types": [[FULL, SLIDING, SLIDING], [SLIDING, FULL, FULL]], "global_head_dim": [16, None],
+          "num_global_key_value_heads": [1, None], "use_bidirectional_attention": ["all", "vision"],
+          "num_kv_shared_layers": [1, 2], "output_router_logits": [True], "hidden_size_per_layer_input": [0, 12],
+          "vocab_size_per_layer_input": [80], "num_experts": [2], "top_k_experts": [1],
+          "moe_intermediate_size": [16], "num_attention_heads": [8, 3], "enable_moe_block": [True]}
 # Keys without an effect on the logits of a new model: they say which files from_pretrained reads and how, or are
 # sizes that differ between layers.
 FILES = {"transformers_weights": ["other.safetensors"],
@@ -93,7 +100,7 @@ FILES = {"transformers_weights": ["other.safetensors"],
 MACHINERY = re.compile(
     r"^(_.*|sub_configs.*|base_model_.*|model_type|attribute_map|get_.*|to_.*|from_.*|validate.*|"
     r"convert_.*|standardize_.*|is_heterogeneous|default_theta|nested_.*|base_config_key|"
-    r"has_no_defaults_at_init|encoder|decoder|extra_.*|save_pretrained|update|keys_to_ignore.*|"
+    r"has_no_defaults_at_init|per_layer_attributes|allow_global_per_layer.*|serialize_.*|encoder|decoder|extra_.*|save_pretrained|update|keys_to_ignore.*|"
     r"distributed_config|fusion_config|register_for_auto_class|head_dim_key|text_config|"
     r".*mtp.*|text_encoder|generator|json|use_return_dict|push_to_hub|copy|"
     r"cache_dir|force_download|local_files_only|proxies|token|revision|trust_remote_code|subfolder|"
@@ -175,6 +182,13 @@ def values_of(kind, key, usual):
     if key == "rope_parameters" and kind == "gemma3_text":
         return [{FULL: v, SLIDING: {"rope_type": "default", "rope_theta": 300.0}}
                 for v in VALUES[key]]
+    if kind == "gemma4_text":
+        if key == "rope_parameters":
+            return [{FULL: v, SLIDING: {"rope_type": "default", "rope_theta": 300.0}}
+                    for v in (*VALUES[key], {"rope_type": "proportional", "rope_theta": 1e6,
+                                             "partial_rotary_factor": 0.5})]
+        if key in GEMMA4:
+            return GEMMA4[key]
     if key == "hidden_act" and kind == "gemma":
         return ["relu", "silu"]  # gelu is an alias of the default
     if key in VALUES:

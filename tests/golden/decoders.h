@@ -86,6 +86,24 @@ static const int32_t decoders_generated_neox[32] = {
     62, 62, 122, 95, 51, 122, 95, 14, 53, 62, 122, 56, 76, 64, 122, 56, 42, 51, 122, 56, 56, 14,
     53, 62, 14, 53, 62, 122, 56, 42, 51, 122
 };
+static const double decoders_losses_gemma4[10] = {
+    5.6006089005684601, 5.0483386639999788, 4.6273180361912871, 4.269307903188496,
+    3.9976715791099902, 3.7543760479097239, 3.553943534285434, 3.3731116432316632,
+    3.1989449202626683, 3.046371666789327
+};
+static const int32_t decoders_generated_gemma4[32] = {
+    116, 116, 116, 116, 116, 19, 123, 117, 47, 54, 94, 94, 123, 94, 123, 67, 80, 21, 40, 26, 9,
+    26, 9, 66, 71, 71, 92, 83, 44, 12, 49, 54
+};
+static const double decoders_losses_gemma4_big[10] = {
+    5.5062629192158674, 5.2568891646595519, 5.0528494613423192, 4.8670431686444049,
+    4.7025417541685233, 4.5592476416198791, 4.4238216213335644, 4.2913581331865238,
+    4.164255536240046, 4.0453804607479782
+};
+static const int32_t decoders_generated_gemma4_big[32] = {
+    79, 121, 2, 127, 2, 93, 57, 87, 30, 37, 57, 91, 99, 24, 4, 79, 121, 56, 37, 55, 113, 56, 27,
+    27, 56, 86, 27, 99, 13, 54, 4, 116
+};
 static const double decoders_losses_phi3_short[10] = {
     5.5867121176503636, 5.2763092184043314, 5.0094786286059323, 4.8015565370388122,
     4.6177140086874626, 4.4512432998403266, 4.3010081484491751, 4.1659339487344065,
@@ -136,6 +154,15 @@ static const int32_t decoders_generated_neox_lora[32] = {
     62, 62, 122, 95, 122, 95, 122, 95, 14, 53, 75, 14, 53, 62, 14, 53, 75, 14, 53, 62, 14, 53,
     75, 14, 53, 62, 14, 53, 62, 14, 53, 62
 };
+static const double decoders_losses_gemma4_lora[10] = {
+    5.5207914951810722, 5.4700578905840178, 5.4192813070739572, 5.3693586235163204,
+    5.3221550078868969, 5.2777915428228299, 5.2350693591450677, 5.1942276534678964,
+    5.1546906317858641, 5.115871556355402
+};
+static const int32_t decoders_generated_gemma4_lora[32] = {
+    79, 121, 111, 25, 113, 121, 2, 24, 37, 57, 37, 55, 30, 37, 55, 24, 37, 55, 24, 37, 57, 37,
+    55, 37, 55, 24, 37, 87, 37, 57, 91, 99
+};
 static const double decoders_losses_glm4_prefix[10] = {
     5.5933766551532296, 5.5857795079034762, 5.5779317084461297, 5.5697911224121324,
     5.5613781799201609, 5.5528297170688301, 5.5443949896202893, 5.5363271750010261,
@@ -165,6 +192,10 @@ static const struct {
       decoders_generated_ernie },
     { "neox", "neox", NULL, decoders_losses_neox,
       decoders_generated_neox },
+    { "gemma4", "gemma4", NULL, decoders_losses_gemma4,
+      decoders_generated_gemma4 },
+    { "gemma4_big", "gemma4_big", NULL, decoders_losses_gemma4_big,
+      decoders_generated_gemma4_big },
     { "phi3_short", "phi3", NULL, decoders_losses_phi3_short,
       decoders_generated_phi3_short },
     { "phi3_long", "phi3", NULL, decoders_losses_phi3_long,
@@ -177,6 +208,8 @@ static const struct {
       decoders_generated_phi3_lora },
     { "neox_lora", "neox_lora", "neox", decoders_losses_neox_lora,
       decoders_generated_neox_lora },
+    { "gemma4_lora", "gemma4_lora", "gemma4_big", decoders_losses_gemma4_lora,
+      decoders_generated_gemma4_lora },
     { "glm4_prefix", "glm4_prefix", "glm4", decoders_losses_glm4_prefix,
       NULL },
 };

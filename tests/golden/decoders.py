@@ -32,6 +32,13 @@ sys.path = path
 FOLDER = os.path.join(HERE, "decoders")
 EVERY = 8
 SMALL = dict(hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2)
+FULL, SLIDING = "full_attention", "sliding_attention"
+GEMMA4 = dict(SMALL, num_hidden_layers=5, head_dim=8, global_head_dim=16, sliding_window=5,
+              layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL],
+              vocab_size_per_layer_input=gpt2.VOCABULARY, rope_parameters={
+                  FULL: {"rope_type": "proportional", "rope_theta": 1000.0, "factor": 2.0,
+                         "partial_rotary_factor": 0.5},
+                  SLIDING: {"rope_type": "default", "rope_theta": 100.0}})
 MODELS = {
     "phi3": ("phi3", dict(SMALL, num_attention_heads=2, num_key_value_heads=1)),
     "granite": ("granite", dict(SMALL, attention_bias=True, mlp_bias=True, embedding_multiplier=3.0,
@@ -50,6 +57,11 @@ MODELS = {
     "ernie": ("ernie4_5", dict(SMALL, head_dim=8, use_bias=True)),
     "neox": ("gpt_neox", dict(SMALL, num_attention_heads=2, rope_parameters={
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5})),
+    "gemma4": ("gemma4_text", dict(GEMMA4, num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                   hidden_size_per_layer_input=16, attention_bias=True)),
+    "gemma4_big": ("gemma4_text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1,
+                                       hidden_size_per_layer_input=0, final_logit_softcapping=4.0,
+                                       tie_word_embeddings=False)),
 }
 
 
@@ -79,6 +91,9 @@ ADAPTERS = {
     "phi3_lora": ("phi3", lambda: peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8,
                                                   target_modules=["qkv_proj", "gate_up_proj"])),
     "neox_lora": ("neox", lambda: peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8)),
+    "gemma4_lora": ("gemma4_big", lambda: peft.LoraConfig(
+        task_type="CAUSAL_LM", r=2, lora_alpha=8,
+        target_modules=["q_proj", "v_proj", "down_proj"])),
     "glm4_prefix": ("glm4", lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM",
                                                             num_virtual_tokens=3)),
 }
@@ -104,7 +119,14 @@ def make_model(name):
     with torch.no_grad():
         for parameter, p in model.named_parameters():
             gain = 1.0 if p.dim() == 1 and parameter.endswith(".weight") else 0.0
-            p.copy_(gain + llama.normal(p.shape, 0.3 if p.dim() > 1 else 0.1))
+            # gates of large numbers are almost 0, and so are gradients behind them; Gemma 4's scores
+            # have no other factor than these gains, and with large scores rounding grows in ten steps
+            scale = 0.05 if "input_gate" in parameter else 0.3 if p.dim() > 1 else 0.1
+            gain *= 0.3 if kind == "gemma4_text" and parameter.endswith(("q_norm.weight", "k_norm.weight")) else 1
+            p.copy_(gain + llama.normal(p.shape, scale))
+        for buffer, p in model.named_buffers():
+            if buffer.endswith(".layer_scalar"):
+                p.copy_(1 + llama.normal(p.shape, 0.3))
     return model
 
 

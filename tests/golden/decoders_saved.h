@@ -10,6 +10,12 @@ static const struct {
 } golden_saved[] = {
     { "ernie/config.json", 0x720869fab8a27af5u },
     { "ernie/model.safetensors", 0x402a21aa6ee2bb3bu },
+    { "gemma4/config.json", 0x09a8483be74de357u },
+    { "gemma4/model.safetensors", 0xfbde2a74eb244cd1u },
+    { "gemma4_big/config.json", 0x91b5c2f8b14317bdu },
+    { "gemma4_big/model.safetensors", 0x19caf335560d3564u },
+    { "gemma4_lora/adapter_config.json", 0x656e627a46bd1bf6u },
+    { "gemma4_lora/adapter_model.safetensors", 0xaf0e1a934a20c9e8u },
     { "glm/config.json", 0xd237fbfb7305ba45u },
     { "glm/model.safetensors", 0xd97c38b77de970a4u },
     { "glm4/config.json", 0x521727082f6ffc4du },

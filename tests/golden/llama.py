@@ -185,7 +185,7 @@ def save_adapter(name):
             if p.requires_grad:
                 p.copy_(normal(p.shape, 1.0 if "adaption" in parameter else
                                0.1 if "lora_" in parameter else 0.3))
-    model.peft_config["default"].base_model_name_or_path = "tests/golden/llama/" + base
+    model.peft_config["default"].base_model_name_or_path = f"tests/golden/{os.path.basename(FOLDER)}/{base}"
     model.save_pretrained(folder(name))
     keep_only(folder(name), ("config.json", ".safetensors"))
     path = os.path.join(folder(name), "adapter_config.json")
@@ -224,7 +224,7 @@ class Wide:
 
 @contextlib.contextmanager
 def wide():
-    kinds = sorted({kind for kind, _ in MODELS.values()})
+    kinds = sorted({kind.removesuffix("_text") for kind, _ in MODELS.values()})
     modules = [importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
                for kind in kinds]
     modules.append(importlib.import_module("peft.tuners.adaption_prompt.layer"))
