@@ -920,7 +920,12 @@ static inline int model_read_config_for(model_any *m, const char *dir, const mod
             c->family->read_config(m);
             c->init_range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
             model_read_eos(d, c);
-            if (c->head.task != MODEL_NEXT_TOKEN)
+            if (c->head.task != MODEL_NEXT_TOKEN && c->uneven)
+                json_fail(d, 0,
+                          "model_type %s has no classifier in transformers: take a Gemma 3, of type "
+                          "gemma3_text",
+                          c->type);
+            else if (c->head.task != MODEL_NEXT_TOKEN)
                 model_read_head(d, c);
         }
         if (c->layers > 10000)
