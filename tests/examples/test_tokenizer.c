@@ -464,6 +464,11 @@ static void test_vocab(void)
     put_file(SCRATCH, "a\n\xff\n[CLS]\n[SEP]\n[UNK]\n", 22);
     check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, "expected UTF-8, found byte 0xff");
     check_refused(bpe_read_vocab(&back, "build/none", NULL), &back, "build/none: cannot open");
+    put_file(SCRATCH, "[CLS]\n[SEP]\n[UNK]\na\nb\na\n", 24); /* an error names the line */
+    check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, ":6: token \"a\" occurs twice");
+    put_file(SCRATCH, "[CLS]\n[SEP]\n[UNK]\n\0b\nq\n", 23); /* a zero byte does not end a line */
+    CHECK(bpe_read_vocab(&back, SCRATCH, NULL) == 0 && back.count == 5);
+    bpe_free(&back);
     remove(SCRATCH ".vocab");
 }
 
