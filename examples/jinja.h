@@ -2089,6 +2089,8 @@ static inline jinja_value jinja_to_number(jinja *j, const jinja_value *v, int wo
     int valid = jinja_is_number(v);
     if (v->kind == JINJA_UNDEFINED)
         jinja_mismatch(j, "a number", v);
+    if (word == JINJA_W_INT && jinja_argument(a, 1, "base") != NULL)
+        jinja_fail(j, "unknown: the base of int");
     if (v->kind == JINJA_STRING) {
         const jinja_value s = jinja_strip(*v, 1, 1, NULL);
         char digits[64], *end = digits;
