@@ -536,6 +536,26 @@ static void test_spm(void)
     json_free(&d);
 }
 
+/* With remove_extra_whitespaces, a run of spaces is one space, and takes linear time: with quadratic time, this test
+ * would take minutes. */
+static void test_space_run(void)
+{
+    enum { SPACES = 200000 };
+    char *text = (char *)malloc(SPACES + 2);
+    bpe b;
+    bpe_tokens one = { 0 }, many = { 0 };
+    CHECK_MSG(bpe_read_spm(&b, GOLDEN "spm_unigram/tokenizer.model", NULL) == 0, "%s", b.error);
+    memset(text, ' ', SPACES + 2);
+    text[0] = 'a', text[SPACES + 1] = 'b';
+    CHECK(bpe_encode(&b, "a b", 3, 0, &one) == 0);
+    CHECK(bpe_encode(&b, text, SPACES + 2, 0, &many) == 0 && many.count == one.count);
+    CHECK(memcmp(one.ids, many.ids, one.count * sizeof *one.ids) == 0);
+    bpe_tokens_free(&one);
+    bpe_tokens_free(&many);
+    bpe_free(&b);
+    free(text);
+}
+
 /* Each expression must be refused, with this reason. */
 static void test_regex(void)
 {
@@ -1322,6 +1342,7 @@ int main(int argc, char **argv)
     test_golden();
     test_vocab();
     test_spm();
+    test_space_run();
     test_regex();
     test_words();
     test_pieces();
