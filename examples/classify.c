@@ -585,8 +585,8 @@ static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *wid
     train_options t = settings();
     train_report r;
     *width = run.task == MODEL_EMBED ? run.m.config.width : run.labels;
-    float *out = (float *)malloc((size_t)(rows * *width * (run.task == MODEL_TAGS ? run.T : 1)) *
-                                 sizeof *out);
+    const int64_t n = rows * *width * (run.task == MODEL_TAGS ? run.T : 1);
+    float *out = (float *)malloc((size_t)n * sizeof *out);
     t.known = 3;
     t.plan.budget = 0;
     t.micro_batch = 0;
@@ -595,6 +595,13 @@ static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *wid
         free(out);
         return NULL;
     }
+    for (int64_t i = 0; i < n; i++)
+        if (!(out[i] > -2 && out[i] < 2)) { /* probabilities and vectors of length 1 are */
+            fail(1, "--model %s: a result is not finite; check its weights for NaN and infinity",
+                 o.model);
+            free(out);
+            return NULL;
+        }
     return out;
 }
 
@@ -847,7 +854,10 @@ static int find_classes(json *config)
     }
     return failed || run.labels >= 2
                ? failed
-               : fail(1, "%lld classes: a classifier needs 2 or more", (long long)run.labels);
+               : fail(1,
+                      "number of classes: %lld; a classifier needs 2 or more: add rows of another "
+                      "class to --data, or with a model that has a classifier, give --new-head",
+                      (long long)run.labels);
 }
 
 /* Reads the pooling and the longest row of a sentence-transformers folder. */
@@ -931,6 +941,18 @@ static int open_tokenizer(void)
     return failed;
 }
 
+/* Checks that a row has space for the tokens of the template and one of the text. */
+static int check_length(void)
+{
+    const int64_t around = run.tokenizer.prefix_count + run.tokenizer.suffix_count;
+    return o.length > around
+               ? 0
+               : fail(1,
+                      "rows of %lld tokens: the tokens before and after each text take %lld; give "
+                      "--length %lld or more",
+                      (long long)o.length, (long long)around, (long long)around + 1);
+}
+
 static int load_model(void)
 {
     model_head head;
@@ -961,7 +983,7 @@ static int load_model(void)
         run.how.hooks = &run.a.hooks;
         failed = load_adapters();
     }
-    return failed || choose_trained() || open_tokenizer();
+    return failed || choose_trained() || open_tokenizer() || check_length();
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */

@@ -407,7 +407,7 @@ static inline int encoder_read_config(model_any *m)
 typedef struct encoder_table encoder_table;
 struct encoder_table {
     encoder_table *next;
-    int64_t T, window; /* if window is 0, `of` has buckets of relative positions */
+    int64_t T, window; /* if window is -1, `of` has buckets of relative positions */
     union {
         float sees[1];      /* 1 if the window of query t contains key s, else 0 */
         int32_t buckets[1]; /* the row of MPNet's table of biases for s - t */
@@ -441,7 +441,7 @@ static inline int32_t encoder_bucket(int64_t distance)
 static inline gckpt_tensor *encoder_constant(model_any *m, gckpt_graph *g, int64_t T,
                                              int64_t window)
 {
-    const char *name = window > 0 ? "encoder.window" : "encoder.buckets";
+    const char *name = window >= 0 ? "encoder.window" : "encoder.buckets";
     encoder_table *p = m->tables;
     while (p != NULL && (p->T != T || p->window != window))
         p = p->next;
@@ -455,13 +455,13 @@ static inline gckpt_tensor *encoder_constant(model_any *m, gckpt_graph *g, int64
         m->tables = p;
         for (int64_t t = 0; t < T; t++)
             for (int64_t s = 0; s < T; s++)
-                if (window > 0)
+                if (window >= 0)
                     p->of.sees[t * T + s] = (float)(t - s <= window && s - t <= window);
                 else
                     p->of.buckets[t * T + s] = encoder_bucket(s - t);
     }
-    return gckpt_constant(g, name, window > 0 ? GCKPT_F32 : GCKPT_I32, gckpt_shape2(T, T),
-                          window > 0 ? (const void *)p->of.sees : p->of.buckets);
+    return gckpt_constant(g, name, window >= 0 ? GCKPT_F32 : GCKPT_I32, gckpt_shape2(T, T),
+                          window >= 0 ? (const void *)p->of.sees : p->of.buckets);
 }
 
 /* ---- building the graph ---------------------------------------------------------------------- */
@@ -604,7 +604,7 @@ static inline void encoder_add_constants(encoder_site *p, model_any *m, gckpt_gr
         p->sees = encoder_constant(m, g, s.d[1], m->config.encoder.window);
     if (p->row->bias != NULL)
         p->bias = gckpt_permute(gckpt_embed(model_param(g, &p->site, p->row->bias, ".weight"),
-                                            encoder_constant(m, g, s.d[1], 0)),
+                                            encoder_constant(m, g, s.d[1], -1)),
                                 heads_first, 3);
     if (!local && p->bias == NULL)
         return;

@@ -2089,6 +2089,8 @@ static inline jinja_value jinja_to_number(jinja *j, const jinja_value *v, int wo
     int valid = jinja_is_number(v);
     if (v->kind == JINJA_UNDEFINED)
         jinja_mismatch(j, "a number", v);
+    if (word == JINJA_W_INT && jinja_argument(a, 1, "base") != NULL)
+        jinja_fail(j, "unknown: the base of int");
     if (v->kind == JINJA_STRING) {
         const jinja_value s = jinja_strip(*v, 1, 1, NULL);
         char digits[64], *end = digits;
@@ -2620,8 +2622,17 @@ static inline jinja_value jinja_eval_list(jinja *j, const jinja_node *n, jinja_s
     const int is_dict = n->kind == JINJA_MAKE_DICT;
     jinja_value to = jinja_list(j, is_dict ? JINJA_DICT : JINJA_LIST, is_dict ? count / 2 : count);
     to.is_tuple = n->op;
-    for (const jinja_node *i = n->a; i != NULL; i = i->next)
+    for (const jinja_node *i = n->a; !is_dict && i != NULL; i = i->next)
         to.items[k++] = jinja_eval(j, i, s);
+    to.size = is_dict ? 0 : to.size;
+    for (const jinja_node *i = n->a; is_dict && i != NULL; i = i->next->next) {
+        const jinja_value key = jinja_eval(j, i, s), value = jinja_eval(j, i->next, s);
+        const jinja_value *found = jinja_find(j, &to, &key);
+        const size_t at = found != NULL ? (size_t)(found - to.items) : 2 * to.size + 1;
+        if (found == NULL)
+            to.items[2 * to.size++] = key;
+        to.items[at] = value; /* of equal keys the last value counts */
+    }
     return to;
 }
 

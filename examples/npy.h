@@ -327,8 +327,8 @@ static inline int npy_read_header(npy *f, npy_array *a, const unsigned char *p, 
         return npy_fail(f, "%s%sis no array of NumPy: it must begin with \\x93NUMPY", a->name,
                         *a->name ? " " : "");
     const size_t length = (size_t)npy_little(p + 8, wide ? 4 : 2);
-    char text[4096];
-    if (length > n - begin || length >= sizeof text)
+    char text[4096 + 8] = ""; /* with zeros after it: npy_set_type reads 5 bytes */
+    if (length > n - begin || length >= sizeof text - 8)
         return npy_fail(f, "%s: the header of %zu bytes is cut off or too long", a->name, length);
     memcpy(text, p + begin, length);
     text[length] = 0;

@@ -509,9 +509,10 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
         json_add_text(&before, "\"},");
     }
     if (m->strips)
-        json_add_text(&before, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +| +\\\\z\"},"
-                               "\"content\":\"\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
-                               "\" {2,}\"},\"content\":\" \"},");
+        /* in this order, since the time of the second search grows with the square of a run of spaces */
+        json_add_text(&before, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":"
+                               "\" \"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+                               "\"\\\\A +| +\\\\z\"},\"content\":\"\"},");
     v->out.failed |= before.failed;
     bpe_list_spaces(v, m->prefix, before.text != NULL ? before.text : "");
     free(before.text);
@@ -635,7 +636,8 @@ static inline const char *bpe_special_text(json *d, const char *key, const char 
     return text;
 }
 
-/* Appends the added tokens, and the post-processor that adds the tokens before and after a text. */
+/* Appends the end of the model, the added tokens, and the post-processor that adds the tokens before and
+ * after a text. */
 static inline void bpe_add_specials(json_buffer *out, json *d, const char *text, const char *end,
                                     int mpnet)
 {
@@ -647,7 +649,10 @@ static inline void bpe_add_specials(json_buffer *out, json *d, const char *text,
     int64_t ids[5];
     const char *specials[5];
     size_t sizes[5];
-    json_add_text(out, "{\"added_tokens\":[");
+    specials[2] = bpe_special_text(d, keys[2], names[mpnet][2], &sizes[2]);
+    json_add_text(out, "\"type\":\"WordPiece\",\"unk_token\":");
+    json_add_string(out, specials[2], sizes[2]);
+    json_add_text(out, "},\n\"added_tokens\":[");
     for (uint32_t i = json_first(d, all); i != 0 && !d->error[0] && !out->failed;
          i = json_next(d, i)) {
         uint32_t content = json_require(d, i + 1, "content", JSON_STRING);
@@ -675,8 +680,7 @@ static inline void bpe_add_specials(json_buffer *out, json *d, const char *text,
         json_add_int(out, ids[i]);
         json_add_text(out, "]");
     }
-    json_add_text(out, "},\n\"model\":{\"type\":\"WordPiece\",\"unk_token\":");
-    json_add_string(out, specials[2], sizes[2]);
+    json_add_text(out, "},\n");
 }
 
 /* Converts vocab.txt, a token a line, to the text of a tokenizer.json. `config` is the path of
@@ -715,18 +719,22 @@ static inline char *bpe_vocab_json(json *d, const char *vocabulary, const char *
         json_mismatch(d, class_name,
                       "the class of BERT, DistilBERT, ELECTRA, MobileBERT or MPNet, whose "
                       "vocab.txt is read; for others, " BPE_SAVE_HINT);
-    if (!d->error[0])
-        bpe_add_specials(&out, d, text, end, known == 4);
-    json_add_text(&out, ",\"vocab\":{");
+    const char *first = text; /* tokens come first, so that errors name their lines in vocab.txt */
+    json_add_text(&out, "{\"model\":{\"vocab\":{");
     for (int64_t i = 0; text < end; i++) {
-        const size_t line = strcspn(text, "\n"), cut = line > 0 && text[line - 1] == '\r';
+        const char *next = (const char *)memchr(text, '\n', (size_t)(end - text));
+        const size_t line = (size_t)((next != NULL ? next : end) - text);
+        const size_t cut = line > 0 && text[line - 1] == '\r';
         json_add_text(&out, i > 0 ? ",\n" : "");
         json_add_string(&out, text, line - cut);
         json_add_text(&out, ":");
         json_add_int(&out, i);
         text += line + 1;
     }
-    json_add_text(&out, "}},\n\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\n\"decoder\":"
+    json_add_text(&out, "},\n");
+    if (!d->error[0] && !out.failed)
+        bpe_add_specials(&out, d, first, end, known == 4);
+    json_add_text(&out, "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\n\"decoder\":"
                         "{\"type\":\"WordPiece\"},\n\"normalizer\":{\"type\":\"BertNormalizer\"");
     for (int i = 0; i < 3; i++) {
         uint32_t value = json_find_nonnull(d, JSON_ROOT, keys[i]);

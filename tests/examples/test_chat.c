@@ -381,6 +381,11 @@ static void test_folders(void)
     bpe_tokens t = { 0 };
     CHECK(chat_encode(&c, &tokenizer, none, 1, 0, 0, &t, NULL) == 0 && c.out.size == 4 && !memcmp(c.out.text, "a\nb\n", 4));
     bpe_tokens_free(&t);
+    put_file("build/chat_folder/chat_template.jinja", "{{ {'a': 1, 'b': 2, 'a': 3, 1: 4, 1.0: 5} }}"); /* equal keys */
+    check_folder(&c, "model", "chat_template.jinja");
+    CHECK(chat_encode(&c, &tokenizer, none, 1, 0, 0, &t, NULL) == 0 && c.out.size == 22 &&
+          !memcmp(c.out.text, "{'a': 3, 'b': 2, 1: 5}", 22));
+    bpe_tokens_free(&t);
     put_file("build/chat_folder/tokenizer_config.json", "{");
     chat_free(&c);
     CHECK(chat_open(&c, "build/chat_folder", NULL) != 0 && strstr(c.error, "tokenizer_config.json"));

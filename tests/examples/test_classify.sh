@@ -89,6 +89,16 @@ check "no classifier" fails_with 1 "has no classifier for --task classify" build
     --predict "$work/lines"
 check "a decoder has no vectors" fails_with 2 "is a decoder" build/classify --model "$work/gpt2_score" --task embed \
     --predict "$work/lines"
+check "rows without space for a text" fails_with 1 "take 2; give --length 3 or more" build/classify --length 2 \
+    --model "$work/bert_embed" --task embed --predict "$work/lines"
+printf '{"text": "the tea", "label": "odd"}\n' > "$work/wrong"
+check "one class" fails_with 1 "number of classes: 1; .*: add rows" build/classify --model "$work/bert_embed" \
+    --data "$work/wrong"
+cp -R "$work/bert_embed" "$work/nan"
+{ head -c 21000 "$work/bert_embed/model.safetensors"
+    tail -c +21001 "$work/bert_embed/model.safetensors" | LC_ALL=C tr '\000-\377' '\377'; } > "$work/nan/model.safetensors"
+check "weights that are not finite" fails_with 1 "a result is not finite" build/classify --model "$work/nan" --task embed \
+    --predict "$work/lines"
 check "build/finetune refuses an encoder" fails_with 1 "bert is an encoder" build/finetune --model "$work/bert" \
     --data "$work/texts.jsonl"
 report classify

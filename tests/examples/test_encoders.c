@@ -306,6 +306,21 @@ static void test_buckets(void)
                   "distance %d: bucket %d", at[i], encoder_bucket(-at[i]));
 }
 
+/* With local_attention 1, the window of a token is the token alone. */
+static void test_window(void)
+{
+    static model_any m;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    CHECK(encoder_constant(&m, g, 3, 0) != NULL);
+    const float *sees = m.tables->of.sees;
+    for (int i = 0; i < 9; i++)
+        CHECK(sees[i] == (float)(i % 4 == 0));
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    encoder_free_tables(&m);
+}
+
 /* Padding must have no effect, whatever its tokens are: to the bit. */
 static void test_padding(int i)
 {
@@ -510,6 +525,7 @@ int main(int argc, char **argv)
     }
     test_details();
     test_buckets();
+    test_window();
     test_new_head();
     test_refused();
     gckpt_store_free(expected);

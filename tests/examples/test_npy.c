@@ -95,6 +95,31 @@ static void refuse(const char *path, const char *message)
     CHECK_MSG(npy_open(&f, path) != 0 && strstr(f.error, message) != NULL, "%s: %s", path, f.error);
 }
 
+/* A header that ends within the type of its values must be refused, without a read after its end. */
+static void test_header(void)
+{
+    static const char keys[] = "\x93NUMPY\1\0\0\0{'fortran_order': False, 'shape': (), ";
+    static const char *const types[] = { "'", "'<", "'<f", "'<f4" };
+    char text[10 + 4095];
+    npy f;
+    for (size_t length = 4080; length < 4096; length++)
+        for (int i = 0; i < 4; i++) {
+            char path[64];
+            const size_t n = strlen(types[i]);
+            memset(text, ' ', sizeof text);
+            memcpy(text, keys, sizeof keys - 1);
+            text[8] = (char)(length & 255), text[9] = (char)(length >> 8);
+            memcpy(text + 10 + length - n - 8, "'descr':", 8);
+            memcpy(text + 10 + length - n, types[i], n);
+            snprintf(path, sizeof path, "build/test_npy.header");
+            FILE *file = fopen(path, "wb");
+            CHECK(file != NULL && fwrite(text, 1, 10 + length, file) == 10 + length);
+            CHECK(file != NULL && fclose(file) == 0);
+            CHECK_MSG(npy_open(&f, path) != 0 && f.error[0] != 0, "%s", f.error);
+            remove(path);
+        }
+}
+
 static size_t read_file(const char *path, unsigned char *to, size_t most)
 {
     FILE *f = fopen(path, "rb");
@@ -236,6 +261,7 @@ int main(void)
     refuse(FOLDER "complex.npy", "convert them, as by x.astype('float32')");
     refuse("tests/check.h", "is no array of NumPy");
     refuse(FOLDER "none.npy", "cannot open it");
+    test_header();
     npy f;
     open_file(&f, FOLDER "big.npy");
     CHECK(npy_integers(&f, f.arrays, y) != 0 &&

@@ -464,6 +464,11 @@ static void test_vocab(void)
     put_file(SCRATCH, "a\n\xff\n[CLS]\n[SEP]\n[UNK]\n", 22);
     check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, "expected UTF-8, found byte 0xff");
     check_refused(bpe_read_vocab(&back, "build/none", NULL), &back, "build/none: cannot open");
+    put_file(SCRATCH, "[CLS]\n[SEP]\n[UNK]\na\nb\na\n", 24); /* an error names the line */
+    check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, ":6: token \"a\" occurs twice");
+    put_file(SCRATCH, "[CLS]\n[SEP]\n[UNK]\n\0b\nq\n", 23); /* a zero byte does not end a line */
+    CHECK(bpe_read_vocab(&back, SCRATCH, NULL) == 0 && back.count == 5);
+    bpe_free(&back);
     remove(SCRATCH ".vocab");
 }
 
@@ -529,6 +534,26 @@ static void test_spm(void)
             bpe_free(&b);
     }
     json_free(&d);
+}
+
+/* With remove_extra_whitespaces, a run of spaces is one space, and takes linear time: with quadratic time, this test
+ * would take minutes. */
+static void test_space_run(void)
+{
+    enum { SPACES = 200000 };
+    char *text = (char *)malloc(SPACES + 2);
+    bpe b;
+    bpe_tokens one = { 0 }, many = { 0 };
+    CHECK_MSG(bpe_read_spm(&b, GOLDEN "spm_unigram/tokenizer.model", NULL) == 0, "%s", b.error);
+    memset(text, ' ', SPACES + 2);
+    text[0] = 'a', text[SPACES + 1] = 'b';
+    CHECK(bpe_encode(&b, "a b", 3, 0, &one) == 0);
+    CHECK(bpe_encode(&b, text, SPACES + 2, 0, &many) == 0 && many.count == one.count);
+    CHECK(memcmp(one.ids, many.ids, one.count * sizeof *one.ids) == 0);
+    bpe_tokens_free(&one);
+    bpe_tokens_free(&many);
+    bpe_free(&b);
+    free(text);
 }
 
 /* Each expression must be refused, with this reason. */
@@ -1317,6 +1342,7 @@ int main(int argc, char **argv)
     test_golden();
     test_vocab();
     test_spm();
+    test_space_run();
     test_regex();
     test_words();
     test_pieces();

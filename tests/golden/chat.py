@@ -197,7 +197,8 @@ REFUSED = [("{% for m in messages %}{{ m.content | nl2br }}{% endfor %}", "unkno
            ("{{ [1] | tojson | safe ~ '<' }}", "a safe text joined"), ("{% set a.b = 1 %}", "set of an attribute"),
            ("{{ {} | tojson(indent='x') }}", "indent"), ("{{ loop.index }}", "'loop' is undefined"),
            ("{% for x in [1] %}{{ loop.depth }}{% endfor %}", "unknown: loop.depth"), ("{{ }}", "expected an expression"),
-           ("{{ f(*x) }}", "unknown: arguments with *"), ("{{ 9223372036854775807 }}", "a number of at most 18 digits")]
+           ("{{ f(*x) }}", "unknown: arguments with *"), ("{{ 9223372036854775807 }}", "a number of at most 18 digits"),
+           ("{{ '1f' | int(0, 16) }}", "unknown: the base of int")]
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Gets \"it\" <now> & é.", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}, "n": {"type": ["integer", "null"], "default": 3},
                                      "l": {"type": "array", "items": {"type": "number"}}}, "required": ["city"]},
