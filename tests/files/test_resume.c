@@ -409,7 +409,7 @@ static void test_wrong_counts(void)
     } wrong[] = {
         { "\"b#updates\":\"1:7\",\"b#updates\":\"1:7\"", "twice" },
         { "\"c#updates\":\"1:7\"", "\"c#updates\": is without its parameter" },
-        { "\"a#updates#updates\":\"1:7\"", "without its parameter, state" },
+        { "\"a#updates#updates\":\"1:7\"", "without its parameter or state" },
         { "\"b#state0#updates\":\"1:7\"", "the name ends like" },
         { "\"#updates\":\"1:7\"", "reserved" },
         { "\"b#updates\":\"\"", "\"b#updates\": must be \"OPTIMISER:COUNT\"" },

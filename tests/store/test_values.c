@@ -834,9 +834,9 @@ static void test_printed(void)
     static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
     static const uint16_t halves[3] = { 0x3f80, 0xc000, 0x4040 };
     const gckpti_exported all[3] = {
-        { "w", ends[0], NULL, gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORAGE_F32, 0 },
-        { "f", ends[1], NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_F32, 1 },
-        { "p", halves, NULL, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_BF16, 1 },
+        { "w", ends[0], gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORAGE_F32, 0 },
+        { "f", ends[1], gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_F32, 1 },
+        { "p", halves, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_BF16, 1 },
     };
     heap h;
     gckpt_memory memory = memory_of(&h);
