@@ -488,6 +488,8 @@ build/finetune --resume "$work/adds.b" --steps 60 --log "$work/addsb.csv" > "$wo
 cut -d, -f 1-5 "$work/adds.csv" > "$work/adds.1"
 check "--log --resume: as in one run, no step twice" sh -c "cut -d, -f 1-5 $work/addsb.csv | cmp - $work/adds.1"
 check "--log of another file" fails_with 1 "log: $work/text is not the log" build/finetune $adds --steps 1 --log "$work/text"
+check "--log to a pipe does not wait" sh -c "build/finetune $adds --steps 1 --log /dev/stdout 2>&1 | cat > $work/stdout;
+    grep -q 'stdout is not the log' $work/stdout"
 check "--log without training" fails_with 2 "omit it without --data" build/finetune $model --generate --log "$work/x.csv"
 stale="$run --data $work/text --eval-iters 2 --eval-every 2 --lr 1 --steps 90 --patience 3"
 build/finetune $stale --save "$work/stale" > "$work/stale.json" 2> "$work/stale.out"
