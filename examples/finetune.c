@@ -2993,6 +2993,7 @@ static int print_bytes(int argc, char **argv)
     if (o.context > 0)
         wanted[n++] = o.context;
     const adapters_options adapter = adapter_options_of((adapters_method)o.method);
+    lm.threads = lm.threads > 0 ? lm.threads : gckpt_threads(); /* as in a training */
     will_it_fit_case of = { adapter, (gckpt_storage)(o.store == STORE_AUTO ? 0 : o.store), 0,
                             lm_plan_desc(&run.first, LM_TRAINING) };
     double parameters = 0;
