@@ -548,10 +548,14 @@ check "--interactive: the answer of --generate" sh -c "grep -v '^chats ' $work/s
 (for i in 1 2 3 4; do echo "Message $i is this one"; done; head -c 400 "$work/play" | tr '\n' ' '; echo; echo Hi) |
     talk --model "$work/talks" --sample 8 --temperature 0
 check "--interactive: a full context forgets the oldest messages: $(counts)" sh -c "grep -q '^(The context of 256 tokens is full: forgot the oldest' $work/talk.err &&
-    grep -q '^(the message was left out: .* of a context of 256' $work/talk.err && test \$(grep -c '\"forgotten\":[1-9]' $work/talk.json) -ge 1 &&
+    grep -q '^(the message was left out: .* of a context of 256.*; shorten one of them' $work/talk.err && test \$(grep -c '\"forgotten\":[1-9]' $work/talk.json) -ge 1 &&
     test \$(grep -c '\"event\":\"answer\"' $work/talk.json) -eq 5"
 check "--interactive without a template" fails_with 2 "has no chat template that is known; name one with --chat" build/finetune $model --interactive
 check "--system without a place" fails_with 2 "system: the chat template.* user and assistant must alternate" build/finetune --model "$work/talks" --chat mistral --system x --interactive
+check "--interactive with --chat none" fails_with 2 "needs a chat template; omit --chat none" \
+    build/finetune --model "$work/talks" --interactive --chat none
+check "--interactive with --eval" \
+    fails_with 2 "interactive only chats; omit --data, --resume, --save, --eval" build/finetune $model --interactive --eval
 check "--interactive with --data" fails_with 2 "interactive only chats; omit --data" build/finetune $text --interactive
 build/finetune --new llama:8x128x4x2x8192 --chat chatml --model "$work/slow" > "$work/stdout"
 rm -f "$work/fifo"
