@@ -605,7 +605,7 @@ static int check_options(void)
     const int given = lm.data != NULL || (o.eval && lm.validation != NULL);
     const int others = answers() || o.merge != NULL || o.gguf != NULL ||
                        (o.new_model != NULL && lm.resume == NULL);
-    if (!given && (o.eval || !others))
+    if (!given && (!others || (o.eval && !answers())))
         return session_fail(2, "--data is missing: give a FILE %s",
                             o.eval ? "to evaluate with" : "to train on");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
@@ -2663,8 +2663,11 @@ static int interact(void)
     session.out = stderr;
     int status = open_model(&m);
     if (status == 0 && run.chat.name[0] == 0)
-        status = session_fail(
-            2, "--interactive: %s has no chat template that is known; " TEMPLATE_REMEDY, o.model);
+        status = o.chat != NULL && strcmp(o.chat, "none") == 0
+                     ? session_fail(2, "--interactive needs a chat template; omit --chat none")
+                     : session_fail(
+                           2, "--interactive: %s has no chat template that is known; " TEMPLATE_REMEDY,
+                           o.model);
     if (status == 0)
         print_chats();
     if (status == 0)
@@ -2993,6 +2996,7 @@ static int print_bytes(int argc, char **argv)
     if (o.context > 0)
         wanted[n++] = o.context;
     const adapters_options adapter = adapter_options_of((adapters_method)o.method);
+    lm.threads = lm.threads > 0 ? lm.threads : gckpt_threads(); /* as in a training */
     will_it_fit_case of = { adapter, (gckpt_storage)(o.store == STORE_AUTO ? 0 : o.store), 0,
                             lm_plan_desc(&run.first, LM_TRAINING) };
     double parameters = 0;

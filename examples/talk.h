@@ -233,7 +233,7 @@ static inline int talk_fit(talk *t, bpe_tokens *to, talk_answer *a)
     if ((int64_t)to->count >= room) {
         snprintf(t->error, sizeof t->error,
                  "the message was left out: with the system's message it needs %.0f tokens of a "
-                 "context of %.0f, which leaves none for an answer",
+                 "context of %.0f, which leaves none for an answer; shorten one of them",
                  (double)to->count, (double)room);
         return -1;
     }

@@ -24,11 +24,14 @@ static inline const char *train_format(double x, char text[32])
 }
 
 /* Returns how many bytes of the log to keep: the header and the complete lines whose first number, the
- * epoch or step, is at most `last`. Returns 0 if the file is empty, or -1 if it is not a log with this header. */
+ * epoch or step, is at most `last`. Returns 0 if the file is empty, or -1 if it is not a log with this
+ * header. A pipe or a terminal is none, and is not read, because reading would wait. */
 static inline long train_log_end(FILE *f, const char *header, long long last)
 {
     char line[1024];
     long end = (long)strlen(header);
+    if (fseek(f, 0, SEEK_SET) != 0)
+        return -1;
     if (fgets(line, sizeof line, f) == NULL)
         return 0;
     if (strcmp(line, header) != 0)
@@ -51,7 +54,7 @@ static inline int train_log_open(const char *path, const char *header, long long
     int failed = end < 0 || text == NULL;
     errno = 0;
     if (end < 0)
-        snprintf(error, 512, "log: %s is not the log of a training; remove it or give another",
+        snprintf(error, 512, "log: %s is not the log of a training; remove it or give another file",
                  path);
     else if (text == NULL)
         snprintf(error, 512, "log: out of memory for %.0f bytes", (double)size);

@@ -72,6 +72,12 @@ check "--will-it-fit with a config.json alone" sh -c "build/finetune --will-it-f
     --context 48 | grep -q '^lora  *int8  *[0-9]*-[0-9]*$'"
 check "--will-it-fit within a budget" sh -c "build/finetune --will-it-fit tests/golden/gpt2/bare --budget 300K |
     grep -q '^lora  *f32  *no: ...$' && build/finetune --will-it-fit tests/golden/gpt2/bare --budget 300K | grep -q '^lora  *int4  *yes, +'"
+for n in "" "--threads 1" "--threads 3"; do
+    bytes=$(build/finetune $model --data "$work/text" --context 24 --batch 2 --micro-batch 1 $n --plan |
+        sed -n 's/^plan .* \([0-9]*\) bytes$/\1/p')
+    check "--will-it-fit $n: the bytes of a training's plan without recomputing" test "$(build/finetune --will-it-fit "$work/tiny" \
+        --method lora --store f32 --context 24 --batch 2 $n | sed -n 's/^lora .*-\([0-9]*\)$/\1/p')" = $(((bytes + 999) / 1000))
+done
 check "--will-it-fit for more context than there is" fails_with 2 "allowed is 1 to 64, the model's context" \
     build/finetune --will-it-fit tests/golden/gpt2/bare --context 65
 check "without --data" fails_with 2 "to train on" build/finetune $model
@@ -488,6 +494,8 @@ build/finetune --resume "$work/adds.b" --steps 60 --log "$work/addsb.csv" > "$wo
 cut -d, -f 1-5 "$work/adds.csv" > "$work/adds.1"
 check "--log --resume: as in one run, no step twice" sh -c "cut -d, -f 1-5 $work/addsb.csv | cmp - $work/adds.1"
 check "--log of another file" fails_with 1 "log: $work/text is not the log" build/finetune $adds --steps 1 --log "$work/text"
+check "--log to a pipe does not wait" sh -c "build/finetune $adds --steps 1 --log /dev/stdout 2>&1 | cat > $work/stdout;
+    grep -q 'stdout is not the log' $work/stdout"
 check "--log without training" fails_with 2 "omit it without --data" build/finetune $model --generate --log "$work/x.csv"
 stale="$run --data $work/text --eval-iters 2 --eval-every 2 --lr 1 --steps 90 --patience 3"
 build/finetune $stale --save "$work/stale" > "$work/stale.json" 2> "$work/stale.out"
@@ -540,10 +548,14 @@ check "--interactive: the answer of --generate" sh -c "grep -v '^chats ' $work/s
 (for i in 1 2 3 4; do echo "Message $i is this one"; done; head -c 400 "$work/play" | tr '\n' ' '; echo; echo Hi) |
     talk --model "$work/talks" --sample 8 --temperature 0
 check "--interactive: a full context forgets the oldest messages: $(counts)" sh -c "grep -q '^(The context of 256 tokens is full: forgot the oldest' $work/talk.err &&
-    grep -q '^(the message was left out: .* of a context of 256' $work/talk.err && test \$(grep -c '\"forgotten\":[1-9]' $work/talk.json) -ge 1 &&
+    grep -q '^(the message was left out: .* of a context of 256.*; shorten one of them' $work/talk.err && test \$(grep -c '\"forgotten\":[1-9]' $work/talk.json) -ge 1 &&
     test \$(grep -c '\"event\":\"answer\"' $work/talk.json) -eq 5"
 check "--interactive without a template" fails_with 2 "has no chat template that is known; name one with --chat" build/finetune $model --interactive
 check "--system without a place" fails_with 2 "system: the chat template.* user and assistant must alternate" build/finetune --model "$work/talks" --chat mistral --system x --interactive
+check "--interactive with --chat none" fails_with 2 "needs a chat template; omit --chat none" \
+    build/finetune --model "$work/talks" --interactive --chat none
+check "--interactive with --eval" \
+    fails_with 2 "interactive only chats; omit --data, --resume, --save, --eval" build/finetune $model --interactive --eval
 check "--interactive with --data" fails_with 2 "interactive only chats; omit --data" build/finetune $text --interactive
 build/finetune --new llama:8x128x4x2x8192 --chat chatml --model "$work/slow" > "$work/stdout"
 rm -f "$work/fifo"
