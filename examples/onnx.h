@@ -49,7 +49,8 @@ static inline void onnx_put(onnx_buffer *b, const void *bytes, size_t n)
         b->bytes = grown;
         b->capacity = capacity;
     }
-    memcpy(b->bytes + b->used, bytes, n);
+    if (n > 0)
+        memcpy(b->bytes + b->used, bytes, n);
     b->used += n;
 }
 

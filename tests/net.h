@@ -621,25 +621,39 @@ static T *choice(T *condition, T *a, T *b)
         t = a, a = b, b = t;
     return note3(B(where)(condition, a, b), condition, a, b);
 }
+static T *net_elu(T *x) { return gckpt_activation(x, GCKPT_ELU, 0.5f); }
+
+static T *net_prelu(T *x) { return gckpt_prelu(x, vector(gckpt_shape_of(x).d[gckpt_shape_of(x).n - 1], 0)); }
+
 static T *random_op(T *x)
 {
     static const struct {
         const char *name;
         T *(*unary)(T *);
     } unaries[] = {
-#define SMOOTH(name) { "gckpt_" #name, gckpt_##name },
-#define KINKED(name)
-#define POSITIVE(name)
-#define STEEP(name)
+#define LISTED(name)   { "gckpt_" #name, gckpt_##name },
+#define NOT_LISTED(name)
+#define SMOOTH   LISTED
+#define KINKED   NOT_LISTED
+#define POSITIVE NOT_LISTED
+#define STEEP    NOT_LISTED
 #define UNARY(name, reads, kind, ...) kind(name)
         UNARY_TESTS(UNARY){ "gckpt_softmax", gckpt_softmax },
-        { "gckpt_relu", gckpt_relu }
+#undef SMOOTH
+#undef KINKED
+#define SMOOTH NOT_LISTED
+#define KINKED LISTED
+        UNARY_TESTS(UNARY){ "gckpt_activation", net_elu }, /* those with kinks come last */
+        { "gckpt_prelu", net_prelu },
 #undef SMOOTH
 #undef KINKED
 #undef POSITIVE
 #undef STEEP
+#undef LISTED
+#undef NOT_LISTED
 #undef UNARY
     };
+    enum { KINKS = 6 }; /* relu, abs, selu, hardswish, elu, prelu */
     const int unary_count = (int)(sizeof unaries / sizeof *unaries);
     T *y, *z;
     gckpt_shape s = gckpt_shape_of(x);
@@ -655,8 +669,11 @@ static T *random_op(T *x)
     switch (kind) {
     case 0:
     case 1:
-        a = (int)below(unary_count - net.smooth), net_cover(unaries[a].name);
-        return note(unaries[a].unary(x), x);
+        for (int i = 0; i < 2; i++, x = y) {
+            a = (int)below(unary_count - (net.smooth ? KINKS : 0)), net_cover(unaries[a].name);
+            y = note(unaries[a].unary(x), x);
+        }
+        return y;
     case 2: return note(B(scale)(x, 0.75f), x);
     case 3:
     case 4:
@@ -738,10 +755,7 @@ static T *random_op(T *x)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
         if (chance(30))
-            return chance(30)   ? note(B(activation)(x, GCKPT_LEAKY_RELU, 0.25f), x)
-                   : chance(30) ? note(B(activation)(x, GCKPT_ELU, 0.5f), x)
-                   : chance(30) ? note2(B(prelu)(x, y), x, y)
-                                : choice(z, x, y);
+            return chance(50) ? note(B(activation)(x, GCKPT_LEAKY_RELU, 0.25f), x) : choice(z, x, y);
         if (a)
             z = note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y), b = !b;
         return b ? note(B(abs)(z), z) : a ? z : note(B(clamp)(z, -0.5f, 0.75f), z);
@@ -906,6 +920,15 @@ static void build(unsigned seed, int64_t rows)
     t = param(gckpt_shape2(net.c, net.c), 0.5f, 0);
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
+#ifndef GCKPT_NO_CACHES
+    if (net.cached) { /* at least one op reads a cache */
+        const uint64_t rest = random_state;
+        T *seen = attention(net.x, net.x, net.x, 1);
+        net.pool[net.pooled] = seen;
+        net.pooled += seen != NULL;
+        random_state = rest;
+    }
+#endif
 #ifndef GCKPT_NO_IMAGES
     if (seed % 4 == 2) {
         /* the random numbers after the frozen layers must not depend on these layers */

@@ -155,7 +155,7 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
                            "pad: %I and %I elements: each must be 0 to 2^31 - 1; gckpt_slice "
                            "takes elements away",
                            before, after);
-    if (x && ((int)mode < 0 || (int)mode > GCKPT_PAD_REPLICATE))
+    if (x && ((unsigned)mode > GCKPT_PAD_REPLICATE))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "pad: mode %i is none of GCKPT_PAD_VALUE (0) to _REPLICATE (2)",
                            (int)mode);

@@ -53,7 +53,7 @@ GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind 
                                            &gckpti_op_elu,      &gckpti_op_selu,
                                            &gckpti_op_mish,     &gckpti_op_hardswish };
     const int takes = kind == GCKPT_LEAKY_RELU || kind == GCKPT_ELU;
-    if (x && ((int)kind < 0 || (int)kind > GCKPT_HARDSWISH))
+    if (x && ((unsigned)kind > GCKPT_HARDSWISH))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "activation: kind %i is none of GCKPT_SOFTPLUS (0)"
                            " to GCKPT_HARDSWISH (5)",
