@@ -82,7 +82,7 @@ static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
     const float scale = gckpti_write_scale((float)peak / 127, to);
     for (int i = 0; i < n; i++)
         to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, -127, 127);
-    return peak <= GCKPTI_INT8_MAX;
+    return peak <= (double)GCKPTI_INT8_MAX;
 }
 
 /* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
@@ -123,7 +123,7 @@ static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
         for (int i = 0; i < GCKPTI_QUANT_BLOCK / 2; i++)
             to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_QUANT_BLOCK / 2] + 136);
     }
-    return extreme <= GCKPTI_INT4_MAX; /* false for NaN */
+    return extreme <= (float)GCKPTI_INT4_MAX; /* false for NaN */
 }
 
 /* Defines the function that writes the blocks of a kind. */
