@@ -111,8 +111,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
     if (e->bytes)
         return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
     const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    const int compressed = gckpti_is_compressed((int)to.p.storage);
-    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 && (compressed || kind->block > 1))
+    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 &&
+        (gckpti_is_compressed((int)to.p.storage) || kind->block > 1))
         return gckpti_load_compressed(load, e, &to, first, count);
     return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
            gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);

@@ -150,8 +150,9 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
         gckpti_param *q = gckpti_param_of(e, (int)states);
-        const int slots = p->params[states].slots, fresh = !gckpti_state_slots(q);
-        q->state_bytes = fresh ? p->params[states].state_bytes : q->state_bytes;
+        const int slots = p->params[states].slots;
+        if (slots) /* a state that it has already is of this size */
+            q->state_bytes = p->params[states].state_bytes;
         const size_t size = gckpti_array_bytes(s, q, 1);
         if (GCKPTI_RUNS_TRAINING && !gckpti_ensure_state(s, q, slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,

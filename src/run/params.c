@@ -19,16 +19,14 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_update(planned) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    const int resized = gckpti_state_slots(q) && q->state_bytes != planned->state_bytes;
+    const int resized = q->p.state[0] && q->state_bytes != planned->state_bytes;
     if (planned->slots &&
         (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
         return gckpti_error(
-            object, GCKPT_E_ARG,
-            resized ? "%s: \"%s\" %s state of another size%s; gckpt_store_reset frees it "
-                      "(on the heap, and when no executor uses the store)"
-                    : "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset "
-                      "clears it",
-            who, name, in_step ? "got" : "holds", in_step ? " after this executor was made" : "");
+            object, GCKPT_E_ARG, "%s: \"%s\" %s state of another %s%s; gckpt_store_reset %s", who,
+            name, in_step ? "got" : "holds", resized ? "size" : "optimiser",
+            in_step ? " after this executor was made" : "",
+            resized ? "frees it (on the heap, and when no executor uses the store)" : "clears it");
     if (GCKPTI_HAS_COMPRESSED && in_step && gckpti_state_slots(q) < planned->slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state as it was quantised; make a new executor",

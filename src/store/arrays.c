@@ -17,14 +17,6 @@ GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
     gckpti_set_stored(q, none);
 }
 
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
-{
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
-}
-
 GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)

@@ -141,7 +141,13 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 /* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
+GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
+{
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
 
 /* Frees state arrays until `slots` are left. */
 GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);

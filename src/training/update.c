@@ -86,8 +86,8 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.name = q->p.name;
     u.elements = pass.elements;
     u.first = q->p.count < q->p.elements ? q->p.first : 0;
-    u.columns = q->p.shape.n ? q->p.shape.d[q->p.shape.n - 1] : 1;
-    u.rows = q->p.elements / u.columns;
+    u.columns = gckpti_last(&q->p.shape);
+    u.rows = gckpti_rows(&q->p.shape);
     u.call = &call;
     u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
     u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);

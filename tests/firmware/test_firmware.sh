@@ -119,7 +119,7 @@ if whole; then
     check "several_plans: weights in flash train to the host's bits" sh -c "$work/tables quantised | cmp - $work/want_quantised"
     check "several_plans: virtual ranks train to the host's bits" sh -c "$work/tables virtual_ranks | cmp - $work/want_vranks"
     check "several_plans: a plan for weights of another storage is refused" \
-        fails_saying "stored as I8, the plan was made for F32" "$work/tables" small
+        fails_saying "stored as F16, the plan was made for F32" "$work/tables" small
     check "several_plans: a changed plan is refused" fails_saying "hash" "$work/tables" wrong
     check "several_plans: two plans of one graph have the same hash" "$work/tables" two
 fi
@@ -269,8 +269,8 @@ fi
 # machine's compiler. Raise them only for a reason.
 if whole && bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
     echo "transformer: bytes of code and of constants: $bytes"
-    check "a transformer takes at most 22600 bytes of code and 5600 of constants" \
-        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 22600 && n[2] <= 5600) }"
+    check "a transformer takes at most 22650 bytes of code and 5600 of constants" \
+        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 22650 && n[2] <= 5600) }"
     check "the frames of its step on a Cortex-M4" frames build/size/device-flash.su 900 1900
     bytes=$(sh tests/firmware/size.sh bytes 6)
     echo "autoencoder that is run only: bytes of code and of constants: $bytes"

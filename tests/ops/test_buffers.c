@@ -782,8 +782,8 @@ static void test_refusals(void)
     REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(6)), 2, NULL, NULL, 0), GCKPT_E_SHAPE, "(B,..,C)");
     gckpt_tensor *x = X4, *p = gckpt_param(g, "p", gckpt_shape1(5), zero);
     REFUSED(gckpt_groupnorm(x, 2, p, NULL, 0), GCKPT_E_SHAPE, "needs a gain of [6]");
+    REFUSED(gckpt_groupnorm(X4, 2, NULL, NULL, -1), GCKPT_E_ARG, "epsilon -1 must be positive, or 0 for 1e-5");
     x = X4, p = gckpt_param(g, "p", gckpt_shape1(5), zero);
-    REFUSED(gckpt_groupnorm(x, 2, NULL, NULL, -1), GCKPT_E_ARG, "epsilon -1 must be positive, or 0 for 1e-5");
     REFUSED(gckpt_groupnorm(x, 2, NULL, p, 0), GCKPT_E_SHAPE, "needs a bias of [6]");
     x = X4, p = running(g, "r5", 5, 0, 0.1f);
     REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p, 0), GCKPT_E_SHAPE, "needs a mean of [6]");
