@@ -154,20 +154,20 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
- *     >>store     parameters and optimiser state, however they are stored                     1640
- *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6706
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1239
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
+ *     >>store     parameters and optimiser state, however they are stored                     1618
+ *     >>graph     tensors, views, segments, gckpt_apply                                        606
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6925
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1240
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4841
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4860
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2353
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4780
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4783
  *     >>check     gradients against finite differences                                         324
- *     >>files     safetensors                                                                 1529
- *     >>export    plans and weights as C constants                                             621
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2781
+ *     >>files     safetensors                                                                 1503
+ *     >>export    plans and weights as C constants                                             615
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2864
  */
 
 #ifndef GRADCKPT_H
@@ -184,8 +184,8 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      17 /* version of printed plans */
+#define GCKPT_CONTRACT         4  /* version of the numeric specification (manual, 5) */
+#define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -361,7 +361,8 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
  * or more axes, 0 for vectors (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Zeroes the optimiser state of matching parameters, for example to change the optimiser. */
+/* Clears the optimiser state of matching parameters, for example to change the optimiser: frees it,
+ * or only sets it to zero if an executor uses the store, or the store is in a block of memory. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet. Its values stay at `values` (a float for each
  * element of `shape`, e.g. in flash or an mmapped file), which must outlive the store. If writable
@@ -374,18 +375,19 @@ typedef enum {
     GCKPT_STORAGE_F32,
     GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
     GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
-    /* Blocks of 32 values along the last axis, 18 bytes each: their scale as a binary16, low byte
-     * first; then 16 bytes whose low halves are values 0 to 15 and whose high halves are values 16
-     * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
+    /* Blocks of 32 values along the last axis (the last one may be short): their scale as a
+     * binary16, low byte first; then a signed byte each. A value is byte * scale. (ggml's Q8_0.) */
+    GCKPT_STORAGE_I8,
+    /* Whole blocks of 32: the scale; then 16 bytes whose low halves are values 0 to 15 and whose
+     * high halves are values 16 to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
 /* The dequantisation of a parameter to n floats. */
 typedef struct {
     gckpt_storage storage; /* format of the values; not F32 */
     const void *quantised; /* values in that format */
-    const float *scales;   /* I8: scale of each row */
-    int64_t row, n;        /* number of elements of a row, and of the parameter */
+    int64_t n;             /* number of elements of the parameter */
+    int64_t row;           /* length of its last axis: a row begins with a block */
     float *to;
 } gckpt_dequantisation;
 #ifndef GCKPT_NO_QUANT
@@ -394,19 +396,18 @@ typedef struct {
  * existing ones holds two copies. Results depend on the storage but not on the plan. An op reads
  * the stored format itself or (manual, 9) a FORWARD of the parameter dequantises the values into
  * the arena. BF16 and F16 round to nearest even; F16 takes values up to 65504 (else E_DATA). I8
- * stores value / scale with scale = the row's greatest |value| / 127; vectors stay F32. I4 takes
- * the best of six scales for each block (manual, 5n), values up to 524032 (else E_DATA); vectors
- * stay F32, and a last axis that is not a multiple of 32 becomes I8. The parameters lose their
- * optimiser state and stay frozen until they are stored as F32 again; external values are copied
- * into the store's memory. Invalidates pointers to values and state, and earlier plans; abandons a
- * step under way. */
+ * and I4 (manual, 5n) take values up to 8319008 and 524032 (else E_DATA); vectors stay F32, and I4
+ * makes matrices whose last axis is not a multiple of 32 I8. The parameters lose their optimiser
+ * state and stay frozen until they are stored as F32 again; external values are copied into the
+ * store's memory. Invalidates pointers to values and state, and earlier plans; abandons a step
+ * under way. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                             gckpt_storage storage);
-/* Adds an external parameter with values in the format `storage`, aligned to the size of a value
- * (I4: at any address). scales: with I8 a float a row, else NULL. */
+/* Adds an external parameter with values in the format `storage`, aligned to 2 bytes (I8 and I4: at
+ * any address). */
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
-                                                      const void *values, const float *scales);
+                                                      const void *values);
 #endif
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
@@ -419,7 +420,6 @@ typedef struct {
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
-    const float *scales;         /* with I8, a scale for each row; else NULL */
     int64_t first, count;        /* range that this process updates (gckpt_store_ranks) */
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
@@ -451,7 +451,7 @@ typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 typedef struct {
     /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
      * the name in the file for parameter `name`. NULL leaves the tensor out, whatever its type. The
-     * text must live until the next call; calls may repeat a name. State and scales follow their
+     * text must live until the next call; calls may repeat a name. State follows its
      * parameter. Two tensors for one parameter are refused, as is one name for two. */
     const char *(*rename)(void *user, const char *name);
     void *user; /* for rename */
@@ -474,10 +474,10 @@ typedef struct {
  * that training continues with other bits. Saving by path writes a temporary file next to the
  * target, flushes it and renames it: after a power cut either the old or the new file exists (on
  * FAT with Linux only). Saving replaces the target of a symbolic link, keeps permissions, and
- * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8 (scales in an F32 tensor
- * "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d values). Reading converts a
- * tensor to the storage of its parameter in the store, or else to floats (I8 only to I8 or floats).
- * Writing keeps the storage. desc may be NULL. */
+ * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8
+ * or I4 (as U8; d / 32 * 34 and d / 32 * 18 bytes for a last axis of d values; I8 of contract 3 and
+ * older is refused). Reading converts a tensor to the storage of its parameter in the store, or
+ * else to floats. Writing keeps the storage. desc may be NULL. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -553,6 +553,8 @@ typedef struct {
     int inputs;                  /* number of tensors that its op reads */
     int input[GCKPT_MAX_INPUTS]; /* ids of these tensors */
     const void *data;            /* values, if it is a constant */
+    const void *attributes;      /* the copy of its op's attributes, or NULL: 4-byte words, as */
+    size_t attribute_bytes;      /* printed plans have them (examples/onnx.h), and their bytes */
 } gckpt_node;
 GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
 /* Describes the tensor with this id; returns E_ARG without one. Texts live as long as the graph. */
@@ -582,9 +584,6 @@ GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  * selects 1e-5. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
-/* Returns x if x > 0, else slope * x, with a finite slope >= 0; the gradient at x = 0 is slope. */
-GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope);
-GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), without overflow */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))), the approximation of gckpt_gelu_erf by tanh */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
@@ -594,15 +593,23 @@ GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
+typedef enum {
+    GCKPT_SOFTPLUS,   /* log(1 + exp(x)), without overflow */
+    GCKPT_LEAKY_RELU, /* x if x > 0, else p x; the gradient at x = 0 is p; p is finite and >= 0 */
+    GCKPT_ELU,        /* x if x > 0, else p (exp(x) - 1), with a finite p, usually 1 */
+    GCKPT_SELU,       /* 1.0507 elu(x) with p = 1.67326 (Klambauer 2017) */
+    GCKPT_MISH,       /* x tanh(log(1 + exp(x))) (Misra 2019) */
+    GCKPT_HARDSWISH   /* x min(max(x + 3, 0), 6) / 6 */
+} gckpt_activation_kind;
+/* Computes a less common activation, whose parameter is p; for kinds without one, p must be 0. */
+GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p);
 GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x of each element */
 GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf at 0, NaN for x<0 */
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
-GCKPT_API gckpt_tensor *gckpt_sin(
-    gckpt_tensor *x); /* sin(x), x in radians and of any finite size */
-GCKPT_API gckpt_tensor *gckpt_cos(
-    gckpt_tensor *x); /* cos(x), x in radians and of any finite size */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);        /* sin(x), x in radians, finite */
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);        /* cos(x), x in radians, finite */
 /* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
@@ -625,11 +632,14 @@ typedef struct {
                             * sliding_window), its own position included; 0, or >= S, sees all */
     float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
     float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
+    gckpt_tensor *mask;    /* f32, added to the scores (after scale and cap), -inf to hide a key;
+                            * broadcast to (B,heads,T,S), trained or not: relative position biases,
+                            * any pattern of keys. Without causal, lengths and window */
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
- * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) nor repeats
- * shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
- * without keys gives 0. Keys before a window cost nothing. */
+ * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), except with a
+ * mask, nor repeats shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get
+ * gradient 0; a query without keys gives 0. Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
@@ -659,6 +669,8 @@ typedef struct {
     int dilation[2];       /* distance between neighbours within a window; default 1 */
     int groups;            /* convolutions: groups of channels (I: depthwise); default 1 */
     int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
+    int ceil;              /* pools: if nonzero, the last window may end after the padding */
+    int exclude_padding;   /* average_pool: if nonzero, means are of elements of x alone */
 } gckpt_window;
 /* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
  * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
@@ -676,8 +688,10 @@ GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w
                                                 gckpt_tensor *bias, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias, const gckpt_window *window);
-/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C). max: the maximum of each window, NaN if one
- * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
+/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C), P = (H + 2 padding - dilation (size - 1) -
+ * 1) / stride + 1, rounded down or, with ceil, up unless the last window then begins after x. max:
+ * the maximum of each window, NaN if one is; the first maximum gets the gradient. average: the
+ * mean, counting zeros of the padding unless exclude_padding is set. */
 GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* Resizes images (B,H,W,C) -> (B,height,width,C): GCKPT_NEAREST takes the nearest pixel (rounded
@@ -687,16 +701,18 @@ typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_ups
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
 /* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
- * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
+ * channels, 2 values or more; gain, bias (C) or NULL; an epsilon of 0 selects 1e-5. groups = C:
+ * instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* Batch norm: (x - m) * rsqrt(v + 1e-5) * gain + bias for each channel; m and v are measured over
- * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
- * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
- * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
- * training step updates them (with the unbiased variance). Ioffe & Szegedy 2015. */
+                                        gckpt_tensor *bias, float epsilon);
+/* Batch norm: (x - m) * rsqrt(v + epsilon) * gain + bias for each channel; m and v are measured
+ * over all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results
+ * depend on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses
+ * one value per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1,
+ * momentum 0.1; a training step updates them (with the unbiased variance). An epsilon of 0 selects
+ * 1e-5; Keras has 1e-3. Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
+                                        gckpt_tensor *mean, gckpt_tensor *variance, float epsilon);
 #endif /* GCKPT_NO_IMAGES */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- GRU over whole sequences of T steps: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
@@ -748,6 +764,8 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
+/* Returns x if x > 0, else slope * x; the slope, trained or not, is broadcast: (C) or (1). */
+GCKPT_API gckpt_tensor *gckpt_prelu(gckpt_tensor *x, gckpt_tensor *slope);
 /* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
  * gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
@@ -769,9 +787,14 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
-/* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
+typedef enum {
+    GCKPT_PAD_VALUE,    /* equal to `value` */
+    GCKPT_PAD_REFLECT,  /* the inner neighbours of the end in reverse order; fewer than x has */
+    GCKPT_PAD_REPLICATE /* equal to the element at the end */
+} gckpt_pad_mode;
+/* Adds `before` and `after` (0 or more) elements at the ends of an axis, as `mode` says. */
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
-                                  float value);
+                                  gckpt_pad_mode mode, float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
 /* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
@@ -1241,6 +1264,10 @@ typedef struct {
     int threads;     /* most threads of a step; 0 selects 1 */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
+    /* GCKPT_CUSTOM_OPTIMISER with another state, at state[0]: returns its bytes for a parameter of
+     * this size (gckpt_update), always the same. Needs whole updates: GCKPT_SHARD_NONE. */
+    size_t (*state_bytes)(void *user, const char *name, int64_t rows, int64_t columns);
+    void *user; /* passed to state_bytes */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
      * bytes but excludes clipping. If 0 (default), updates run at the end of a step. */
     int update_in_backward;
@@ -1611,9 +1638,11 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 typedef struct {
     const char *name;
     int64_t elements, first;     /* gckpt_parameter.count, .first */
+    int64_t rows, columns;       /* columns: the last axis; rows: all others (vectors: 1) */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
-    float *state[4];             /* to be updated */
+    float *state[4];             /* to be updated; 0 at first */
+    const gckpt_call *call;      /* for gckpt_product, gckpt_parallel and gckpt_dot */
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */
@@ -1689,7 +1718,7 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser (gckpt_store_reset clears it). Where the system
+ * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). Where the system
  * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
  * constant) and may be freed. Returns NULL after an error, which the store then has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
@@ -3268,6 +3297,8 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MAX 89.0f     /* exp(x) is inf for greater x */
 
 #define GCKPTI_TANH_SPLIT 1.0f
+#define GCKPTI_SELU_HIGH  1.05070102f /* selu: its scale, and scale 1.67326324 */
+#define GCKPTI_SELU_LOW   1.75809932f
 #define GCKPTI_TANH_MAX   20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
 #define GCKPTI_SIN_SPLIT  131072.0f /* see V(sin_shifted) */
 
@@ -3930,6 +3961,53 @@ GCKPTI_ISA_NOINLINE FLOATS V(softplus_deriv)(FLOATS y)
     return V(fnma)(r * s, p, 1.0f - s);
 }
 
+/* elu: y = high x for x >= 0, else low (exp(x) - 1);  derivative: high for x > 0, else low exp(x)
+ * (Clevert 2016). The difference is -V(softplus_deriv)(-x). */
+GCKPTI_ISA_NOINLINE FLOATS V(elu)(FLOATS x, float high, float low)
+{
+    const FLOATS zero = V(zero)();
+    return V(if_less)(x, zero, -low * V(softplus_deriv)(-V(vmin)(zero, x)), high * x);
+}
+GCKPTI_ISA_NOINLINE FLOATS V(elu_deriv)(FLOATS x, float high, float low)
+{
+    const FLOATS zero = V(zero)();
+    return V(if_less)(zero, x, V(set1)(high), low * V(exp)(V(vmin)(zero, x)));
+}
+
+/* mish: c = max(min(x, 20), -105), w = exp(c), d = w (w + 2) + 2, t = w (w + 2) / d, y = x t, as
+ * t is tanh(log(1 + w));  derivative: t + x (1 - t^2) w / (1 + w) = fma(4 c w / d, (1 + w) / d, t)
+ * (Misra 2019) */
+GCKPTI_INLINED FLOATS V(mish_terms)(FLOATS x, FLOATS *c, FLOATS *w, FLOATS *d)
+{
+    *c = V(vmax)(V(set1)(-105.0f), V(vmin)(V(set1)(GCKPTI_TANH_MAX), x));
+    *w = V(exp)(*c);
+    *d = V(fma)(*w, *w + 2.0f, V(set1)(2.0f));
+    return V(fma)(*w, *w + 2.0f, V(zero)()) / *d;
+}
+GCKPTI_ISA_NOINLINE FLOATS V(mish)(FLOATS x)
+{
+    FLOATS c, w, d;
+    return x * V(mish_terms)(x, &c, &w, &d);
+}
+GCKPTI_ISA_NOINLINE FLOATS V(mish_deriv)(FLOATS x)
+{
+    FLOATS c, w, d, t = V(mish_terms)(x, &c, &w, &d);
+    return V(fma)(4.0f * c * w / d, (1.0f + w) / d, t);
+}
+
+/* hardswish: y = x min(max(x + 3, 0), 6) / 6;  derivative: 0 for x <= -3, 1 for x >= 3, else x / 3
+ * + 1/2 (Howard 2019) */
+GCKPTI_INLINED FLOATS V(hardswish)(FLOATS x)
+{
+    return x * V(vmin)(V(set1)(6.0f), V(vmax)(V(zero)(), x + 3.0f)) / 6.0f;
+}
+GCKPTI_INLINED FLOATS V(hardswish_deriv)(FLOATS x)
+{
+    const FLOATS low = V(set1)(-3.0f), high = V(set1)(3.0f), c = V(vmin)(high, V(vmax)(low, x));
+    const FLOATS slope = V(if_equal)(c, high, V(set1)(1.0f), c / 3.0f + 0.5f);
+    return V(if_equal)(c, low, V(zero)(), slope);
+}
+
 /* Sine and (below) cosine of an angle hi + lo, |hi| <= pi/4 (num/angles.h); fit 2^-32, 2^-33. */
 GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
 {
@@ -4325,7 +4403,8 @@ typedef struct {
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
-    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
+    uint64_t updates;   /* number of updates of the state, for Adam's bias correction */
+    size_t state_bytes; /* size of its only state; 0 if states are floats of its shape */
 #ifndef GCKPT_NO_DEVICES
     gckpti_mirror mirror;
 #endif
@@ -4362,8 +4441,8 @@ struct gckpt_store {
 };
 
 /* ---- store/params.c ---- */
-/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8, more states (no
- * optimiser has more than four), and the metadata key that has the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8 in older files,
+ * more states (no optimiser has more than four), and the metadata key of the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
                                                "#scale",  "#state4", "#state5", "#state6",
                                                "#state7", "#state8", "#state9", "#updates" };
@@ -4406,6 +4485,13 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 }
 
 
+GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
+{
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
 
 
 
@@ -4520,23 +4606,22 @@ static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 /* >>quant/kinds */
 /* The kinds of storage. All but F32 are compressed: their values are read by gckpti_decompress. */
 
-/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
-enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
-enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
+/* I8 and I4: values per block; bytes per block (2 for the scale); greatest magnitude. */
+enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 18 };
+enum { GCKPTI_INT8_MAX = 127 * 65504, GCKPTI_INT4_MAX = 8 * 65504 };
+enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 
 /* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
 typedef struct {
     const char *name, *type; /* for error texts; dtype in files */
     int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
-    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
-    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
-    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
+    int block, block_bytes;  /* values that are stored together: 1, or GCKPTI_QUANT_BLOCK */
     double limit;            /* greatest magnitude that `write` can convert */
     const char *beyond;      /* values that `write` refuses, for error texts */
-    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
-    void (*read)(const void *from, float scale, float *y);
-    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
-    int (*write)(const float *x, int64_t n, float scale, void *to);
+    /* Converts n values, at most GCKPTI_KIND_READ or one block, to floats. */
+    void (*read)(const void *from, int64_t n, float *y);
+    /* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
+    int (*write)(const float *x, int64_t n, void *to);
 } gckpti_storage_kind;
 
 /* Compressed values: their storage, addresses and number. */
@@ -4559,46 +4644,64 @@ static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_store
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
-GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
-GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
+/* Returns the bytes of n values of rows of `row` values; they end with a block. */
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
 
-/* Converts a shape in a file, whose last axis counts bytes if values are in blocks, to that of the
- * values. Returns 0 if it does not consist of whole blocks. */
+/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks, and
+ * returns its elements; and back: returns 0 if no rows have these bytes. */
+GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape);
 GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
 
-/* Returns how many elements share a scale; all elements, if there is no scale. */
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
+/* Returns how many of n values to convert at once, from element `at` on: a whole row at most. */
+static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
+{
+    return gckpti_min(n - at, gckpti_min(GCKPTI_CHUNK, row - at % row));
+}
 
 /* Returns the bytes of all values in their storage. */
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
+#define gckpti_values_bytes(p)                                                                     \
+    ((size_t)gckpti_storage_bytes((int)(p)->storage, gckpti_last(&(p)->shape), (p)->elements))
 
-/* Sets the addresses of the values, in q's storage, and of their scales. */
-GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales);
+/* Sets the address of the values, in q's storage. */
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
 
-/* Returns the memory of the values. Compressed ones that the store owns begin with their scales. */
+/* Returns the memory of the values, which the store owns. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* Returns the address of element `at` of u, the start of a row or block. */
+static inline uint16_t gckpti_half_at(const void *from, int k)
+{
+    uint16_t half;
+    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
+    return half;
+}
+
+/* Returns the scale of a block; most are normal numbers. */
+static inline float gckpti_block_scale(const unsigned char *b)
+{
+    const uint32_t half = b[0] | (uint32_t)b[1] << 8, size = half & 0x7fffu;
+    if (size - 0x400u < 0x7800u)
+        return gckpti_float((half & 0x8000u) << 16 | ((size << 13) + 0x38000000u));
+    return gckpti_from_f16((uint16_t)half);
+}
+
+/* Returns the address of element `at` of u, the start of a block. */
 static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed *u, int64_t at)
 {
-    return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+    return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, u->row, at);
 }
 
 /* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
- * read before it is overwritten. Without scales, all scales are 1. */
+ * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-/* Returns u without the elements before `at`, the start of a row or block. */
+/* Returns u without the elements before `at`, the start of a row. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 
 
-/* Compresses n floats into q's memory from element `at` on: if rows are scaled a row, with its
- * scale; else whole blocks. Returns 0 if a float is too large. */
-GCKPTI_FN int gckpti_compress_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
+/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
+ * 0 if a float is too large. */
+GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 
 /* ---- quant/ops.c ---- */
@@ -4608,69 +4711,91 @@ GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compre
 #else
 static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 {
-    static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL };
+    static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 1e300, "", NULL, NULL };
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
-#define GCKPTI_IF_COMPRESSED(call)       (void)0
-#define gckpti_storage_name(storage)     ((void)(storage), "F32")
-#define gckpti_file_count(storage, n)    ((void)(storage), (int64_t)(n))
-#define gckpti_storage_bytes(storage, n) ((void)(storage), (int64_t)(n)*4)
-#define gckpti_unpack_shape(kind, shape) 1
-#define gckpti_row_length(p)             ((p)->elements)
-#define gckpti_scale_bytes(p)            ((void)(p), (size_t)0)
-#define gckpti_values_bytes(p)           ((size_t)(p)->elements * sizeof(float))
-#define gckpti_set_stored(q, from, scales)                                                         \
-    ((void)(scales), (void)memcpy(&(q)->p.values, &(from), sizeof(from)))
-#define gckpti_values_block(q)                  ((unsigned char *)(void *)(q)->p.values)
-#define gckpti_set_block(q, block)              ((void)((q)->p.values = (float *)(void *)(block)))
-#define gckpti_compressed_at(u, at)             ((void)(u), (void)(at), (const char *)NULL)
-#define gckpti_decompress(u, at, n, x)          ((void)(u), (void)(at), (void)(x))
-#define gckpti_compressed_from(u, at)           ((void)(at), *(u))
-#define gckpti_compress_row(q, at, n, x)        ((void)(q), 0)
-#define gckpti_host_values(s, q, at, n, x)      gckpti_init_values(s, q, at, n, x)
-#define gckpti_cpu_dequantise                   NULL
+#define GCKPTI_IF_COMPRESSED(call)            (void)0
+#define gckpti_storage_name(storage)          ((void)(storage), "F32")
+#define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
+#define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
+#define gckpti_unpack_shape(kind, shape)      1
+#define gckpti_values_chunk(row, at, n)       gckpti_min((n) - (at), GCKPTI_CHUNK)
+#define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
+#define gckpti_set_stored(q, from)            ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
+#define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
+#define gckpti_compressed_at(u, at)           ((void)(u), (void)(at), (const char *)NULL)
+#define gckpti_decompress(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
+#define gckpti_compressed_from(u, at)         ((void)(at), *(u))
+#define gckpti_compress_at(q, at, n, x)       ((void)(q), 0)
+#define gckpti_host_values(s, q, at, n, x)    gckpti_init_values(s, q, at, n, x)
+#define gckpti_cpu_dequantise                 NULL
 #endif
 
 #ifndef GCKPT_NO_QUANT
-/* ---- storage kinds: BF16; F16; I8 with a scale per row; I4 with one in each block ---- */
-GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
-{
-    uint16_t half;
-    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
-    return half;
-}
-
-/* Defines the function that reads values of a kind; `value` is the one at index k. */
+/* ---- storage kinds: BF16; F16; I8 and I4 in blocks, each with its scale in f16 ---- */
+/* Defines the function that reads n values of a kind; `value` is the one at index k. */
 #define GCKPTI_READ(kind, value)                                                                   \
-    static void gckpti_read_##kind(const void *from, float scale, float *y)                        \
+    static void gckpti_read_##kind(const void *from, int64_t n, float *y)                          \
     {                                                                                              \
-        (void)scale;                                                                               \
-        for (int k = 0; k < GCKPTI_KIND_READ; k++)                                                 \
+        for (int k = 0; k < n; k++)                                                                \
             y[k] = value;                                                                          \
     }
 GCKPTI_READ(f32, ((const float *)from)[k])
 GCKPTI_READ(bf16, gckpti_from_bf16(gckpti_half_at(from, k)))
 GCKPTI_READ(f16, gckpti_from_f16(gckpti_half_at(from, k)))
-GCKPTI_READ(int8, (float)((const int8_t *)from)[k] * scale)
 #undef GCKPTI_READ
 
-static int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
+static void gckpti_read_int8(const void *from, int64_t n, float *y)
 {
-    (void)scale;
+    const unsigned char *b = (const unsigned char *)from;
+    const float scale = gckpti_block_scale(b);
+    for (int k = 0; k < n; k++)
+        y[k] = (float)(int8_t)b[2 + k] * scale;
+}
+
+static void gckpti_read_int4(const void *from, int64_t n, float *y)
+{
+    const unsigned char *b = (const unsigned char *)from;
+    const float scale = gckpti_block_scale(b);
+    for (int k = 0; k < n; k++)
+        y[k] = (float)((b[2 + k % 16] >> k / 16 * 4 & 15) - 8) * scale;
+}
+
+static int gckpti_write_bf16(const float *x, int64_t n, void *to)
+{
     for (int64_t i = 0; i < n; i++)
         ((uint16_t *)to)[i] = gckpti_to_bf16(x[i]);
     return 1;
 }
 
-static int gckpti_write_f16(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_f16(const float *x, int64_t n, void *to)
 {
     int large = 0;
-    (void)scale;
     for (int64_t i = 0; i < n; i++) {
         large |= x[i] > 65504 || x[i] < -65504;
         ((uint16_t *)to)[i] = gckpti_to_f16(x[i]);
     }
     return !large;
+}
+
+/* Returns the first of n elements of greatest size, or NaN if one is beyond `limit`. */
+static float gckpti_extreme(const float *x, int n, double limit)
+{
+    float extreme = 0;
+    for (int i = 0; i < n; i++) {
+        if (!(gckpti_fabs((double)x[i]) <= limit))
+            return GCKPTI_NAN;
+        extreme = gckpti_fabs((double)x[i]) > gckpti_fabs((double)extreme) ? x[i] : extreme;
+    }
+    return extreme;
+}
+
+/* Writes the scale of a block, rounded to f16, and returns it; 0 is +0. */
+static float gckpti_write_scale(float scale, unsigned char *to)
+{
+    const unsigned half = gckpti_to_f16(scale), bits = half & 0x7fff ? half : 0;
+    to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
+    return gckpti_from_f16((uint16_t)bits);
 }
 
 /* Returns x / scale, rounded to nearest even and clamped to least..most. */
@@ -4680,84 +4805,78 @@ GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float mos
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
+/* Quantises a block of n values to I8 (manual, 5n); returns 0 if a value is too large. */
+static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
+{
+    const double peak = gckpti_fabs((double)gckpti_extreme(x, n, GCKPTI_INT8_MAX));
+    const float scale = gckpti_write_scale((float)peak / 127, to);
+    for (int i = 0; i < n; i++)
+        to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, -127, 127);
+    return peak <= (double)GCKPTI_INT8_MAX;
+}
+
 /* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
  * are exact in double, and so are the products: y are small integers, the scale has 11 bits. */
 static double gckpti_quant_error(const float *x, const float *y, float scale)
 {
-    double e[GCKPTI_INT4_BLOCK];
-    for (int i = 0; i < GCKPTI_INT4_BLOCK; i++) {
+    double e[GCKPTI_QUANT_BLOCK];
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
         const double error = (double)(x[i] - y[i] * scale);
         e[i] = error * error;
     }
-    for (int half = GCKPTI_INT4_BLOCK / 2; half > 0; half /= 2)
+    for (int half = GCKPTI_QUANT_BLOCK / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
             e[i] += e[i + half];
     return e[0];
 }
 
 /* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
-static int gckpti_write_int4_block(const float *x, unsigned char *to)
+static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
 {
     static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
-    float y[GCKPTI_INT4_BLOCK], extreme = 0;
+    const float extreme = gckpti_extreme(x, n, GCKPTI_INT4_MAX);
+    float y[GCKPTI_QUANT_BLOCK];
     double best = 0;
-    for (int i = 0; i < GCKPTI_INT4_BLOCK; i++) {
-        if (!(gckpti_fabs((double)x[i]) <= (double)GCKPTI_INT4_MAX))
-            return 0;
-        extreme = (x[i] < 0 ? -x[i] : x[i]) > (extreme < 0 ? -extreme : extreme) ? x[i] : extreme;
-    }
     for (size_t k = 0; k < sizeof divisors / sizeof *divisors; k++) {
+        unsigned char bytes[2];
         const float unrounded = extreme / divisors[k];
-        if (unrounded < -65504 || unrounded > 65504)
+        if (!(unrounded >= -65504 && unrounded <= 65504))
             continue;
-        const unsigned half = gckpti_to_f16(unrounded), bits = half & 0x7fff ? half : 0;
-        const float scale = gckpti_from_f16((uint16_t)bits);
-        for (int i = 0; i < GCKPTI_INT4_BLOCK; i++)
+        const float scale = gckpti_write_scale(unrounded, bytes);
+        for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++)
             y[i] = gckpti_quotient(x[i], scale, -8, 7);
         const double error = gckpti_quant_error(x, y, scale);
         if (k > 0 && !(error < best))
             continue;
         best = error;
-        to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
-        for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i++)
-            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 136);
+        memcpy(to, bytes, sizeof bytes);
+        for (int i = 0; i < GCKPTI_QUANT_BLOCK / 2; i++)
+            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_QUANT_BLOCK / 2] + 136);
     }
-    return 1;
+    return extreme <= (float)GCKPTI_INT4_MAX; /* false for NaN */
 }
 
-static int gckpti_write_int4(const float *x, int64_t n, float scale, void *to)
-{
-    int fits = 1;
-    (void)scale;
-    for (int64_t i = 0; i < n / GCKPTI_INT4_BLOCK; i++)
-        fits &= gckpti_write_int4_block(x + i * GCKPTI_INT4_BLOCK,
-                                        (unsigned char *)to + i * GCKPTI_INT4_BYTES);
-    return fits;
-}
-
-static void gckpti_read_int4(const void *from, float scale, float *y)
-{
-    const unsigned char *b = (const unsigned char *)from;
-    scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-    for (int k = 0; k < GCKPTI_INT4_BLOCK / 2; k++) {
-        y[k] = (float)((b[2 + k] & 15) - 8) * scale;
-        y[GCKPTI_INT4_BLOCK / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
+/* Defines the function that writes the blocks of a kind. */
+#define GCKPTI_WRITE(kind, bytes)                                                                  \
+    static int gckpti_write_##kind(const float *x, int64_t n, void *to)                            \
+    {                                                                                              \
+        unsigned char *b = (unsigned char *)to;                                                    \
+        int fits = 1;                                                                              \
+        for (; n > 0; n -= GCKPTI_QUANT_BLOCK, x += GCKPTI_QUANT_BLOCK, b += bytes)                \
+            fits &= gckpti_write_##kind##_block(x, (int)gckpti_min(n, GCKPTI_QUANT_BLOCK), b);     \
+        return fits;                                                                               \
     }
-}
-
-static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
-{
-    for (int64_t i = 0; i < n; i++)
-        ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
-    return scale * 127 <= FLT_MAX; /* false for NaN */
-}
+GCKPTI_WRITE(int8, GCKPTI_INT8_BYTES)
+GCKPTI_WRITE(int4, GCKPTI_INT4_BYTES)
+#undef GCKPTI_WRITE
 
 static const gckpti_storage_kind gckpti_kinds[] = {
-    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", gckpti_read_f32, NULL },
-    { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
-    { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },
-    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },
-    { "I4", "U8", 1, GCKPTI_INT4_BLOCK, GCKPTI_INT4_BYTES, 1, 0, GCKPTI_INT4_MAX,
+    { "F32", "F32", 4, 1, 4, 1e300, "", gckpti_read_f32, NULL },
+    { "BF16", "BF16", 2, 1, 2, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
+    { "F16", "F16", 2, 1, 2, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },
+    { "I8", "I8", 1, GCKPTI_QUANT_BLOCK, GCKPTI_INT8_BYTES, GCKPTI_INT8_MAX,
+      "beyond 8319008, or not finite", gckpti_read_int8, gckpti_write_int8 },
+    { "I4", "U8", 1, GCKPTI_QUANT_BLOCK, GCKPTI_INT4_BYTES, GCKPTI_INT4_MAX,
       "beyond 524032, or not finite", gckpti_read_int4, gckpti_write_int4 },
 };
 
@@ -4773,68 +4892,58 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
     return kind ? kind->name : "not a gckpt_storage";
 }
 
-GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n)
+/* Returns the bytes of n values of one row. */
+static int64_t gckpti_blocks_bytes(const gckpti_storage_kind *kind, int64_t n)
 {
-    return gckpti_storage_bytes(storage, n) / gckpti_kinds[storage].bytes;
+    const int64_t left = n % kind->block;
+    return n / kind->block * kind->block_bytes +
+           (left ? kind->block_bytes - kind->block + left : 0);
 }
 
-GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n)
 {
-    return n / gckpti_kinds[storage].block * gckpti_kinds[storage].block_bytes;
+    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
+    if (kind->block == 1)
+        return n * kind->block_bytes;
+    return n / row * gckpti_blocks_bytes(kind, row) + gckpti_blocks_bytes(kind, n % row);
+}
+
+GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape)
+{
+    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
+    if (shape->n > 0)
+        shape->d[shape->n - 1] = gckpti_blocks_bytes(kind, gckpti_last(shape)) / kind->bytes;
+    return gckpti_elements(shape);
 }
 
 GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
 {
-    const int unit = kind->block_bytes / kind->bytes;
-    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
-    if (unit == 1)
+    const int64_t last = gckpti_last(shape), unit = kind->block_bytes, left = last % unit;
+    const int64_t scale = unit - kind->block; /* bytes that a short block has in addition */
+    if (kind->block == 1)
         return 1;
-    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
+    if (shape->n < 2 || last > INT64_MAX / unit || (left && (scale < 0 || left <= scale)))
         return 0;
-    *last = *last / unit * kind->block;
+    shape->d[shape->n - 1] = last / unit * kind->block + (left ? left - scale : 0);
     return 1;
-}
-
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
-{
-    return gckpti_kinds[p->storage].scaled ? p->shape.d[p->shape.n - 1] : p->elements;
-}
-
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
-{
-    if (!gckpti_kinds[p->storage].scaled)
-        return 0;
-    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
-}
-
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
-{
-    return (size_t)gckpti_storage_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
 }
 
 /* ---- the memory of values in any storage ---- */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
-    const void *first = q->p.scales ? (const void *)q->p.scales : gckpti_stored(&q->p);
+    const void *first = gckpti_stored(&q->p);
     unsigned char *block;
     memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
     return block;
 }
 
-GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales)
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values)
 {
     const int floats = q->p.storage == GCKPT_STORAGE_F32;
     q->p.values = NULL;
     q->p.quantised = floats ? NULL : values;
-    q->p.scales = scales;
     if (floats) /* if not writable, they are never written */
         memcpy(&q->p.values, &values, sizeof values);
-}
-
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
-{
-    const size_t scales = gckpti_scale_bytes(&q->p);
-    gckpti_set_stored(q, block ? block + scales : NULL, scales ? (float *)(void *)block : NULL);
 }
 #endif
 
@@ -4898,24 +5007,18 @@ static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
-           : i                         ? (size_t)q->p.elements * sizeof(float)
-                                       : gckpti_values_bytes(&q->p);
+    return i && q->state_bytes           ? q->state_bytes
+           : gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
+           : i                           ? (size_t)q->p.elements * sizeof(float)
+                                         : gckpti_values_bytes(&q->p);
 }
 
 /* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
-    gckpti_set_block(q, NULL);
-}
-
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
-{
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
+    const void *none = NULL;
+    gckpti_set_stored(q, none);
 }
 
 /* Frees state arrays until `slots` are left. */
@@ -4923,6 +5026,7 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
+    q->state_bytes = slots ? q->state_bytes : 0;
 }
 
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
@@ -5158,18 +5262,18 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int6
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
-    const int64_t each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
-    float y[GCKPTI_KIND_MOST], tail[GCKPTI_KIND_READ] = { 0 };
-    for (int64_t chunk; n > 0; n -= chunk, at += chunk, x += chunk) {
-        const int64_t first = at % kind->block;
-        const void *from = gckpti_compressed_at(u, at - first);
-        chunk = gckpti_min(n, each - first);
-        if (u->scales)
-            chunk = gckpti_min(chunk, u->row - at % u->row);
-        if (chunk < each && kind->block == 1) /* less than what `read` reads may be left */
-            from = memcpy(tail, from, (size_t)(chunk * kind->bytes));
-        kind->read(from, u->scales ? u->scales[at / u->row] : 1, y);
-        memcpy(x, y + first, (size_t)chunk * sizeof *x);
+    const int blocks = kind->block > 1, each = blocks ? kind->block : GCKPTI_KIND_READ;
+    const int64_t row = blocks ? u->row : INT64_MAX;
+    int64_t i = blocks ? at % row : 0, first = i % kind->block;
+    const unsigned char *from = gckpti_compressed_at(u, at - first);
+    float y[GCKPTI_QUANT_BLOCK];
+    for (int64_t count; n > 0; n -= count, x += count, first = 0) {
+        const int64_t size = gckpti_min(each, row - (i - first)); /* of the block */
+        count = gckpti_min(n, size - first);
+        kind->read(from, first + count, y);
+        memcpy(x, y + first, (size_t)count * sizeof *x);
+        from += blocks ? kind->block_bytes - kind->block + size : count * kind->bytes;
+        i = i + count == row ? 0 : i + count;
     }
 }
 
@@ -5177,7 +5281,6 @@ GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, i
 {
     gckpti_compressed rest = *u;
     rest.quantised = gckpti_compressed_at(u, at);
-    rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
 }
@@ -5185,9 +5288,8 @@ GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, i
 /* Returns a description of a parameter's values on the host, without destination. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)
 {
-    const gckpt_parameter *p = &q->p;
-    gckpti_compressed u = { p->storage,           gckpti_stored(p), p->scales,
-                            gckpti_row_length(p), p->elements,      NULL };
+    const gckpti_compressed u = { q->p.storage, gckpti_stored(&q->p), q->p.elements,
+                                  gckpti_last(&q->p.shape), NULL };
     return u;
 }
 
@@ -5198,34 +5300,14 @@ GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n
     gckpti_decompress(&u, at, n, x);
 }
 
-/* ---- rows ---- */
-/* Returns the maximum of max_bits and of the bits of |x| for n floats; NaN has the greatest. */
-static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
+/* ---- quantisation ---- */
+GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
-        max_bits = u > max_bits ? u : max_bits;
-    }
-    return max_bits;
-}
-
-/* Quantises n floats into q's memory from element `at`, with this scale of its row. */
-static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x, float scale)
-{
-    unsigned char *block = gckpti_values_block(q);
-    const size_t scales = gckpti_scale_bytes(&q->p);
-    if (scales)
-        memcpy(block + at / gckpti_row_length(&q->p) * 4, &scale, sizeof scale);
-    block += (int64_t)scales + gckpti_storage_bytes((int)q->p.storage, at);
+    unsigned char *to = gckpti_values_block(q);
+    to += gckpti_storage_bytes((int)q->p.storage, gckpti_last(&q->p.shape), at);
     if (q->p.storage == GCKPT_STORAGE_F32)
-        return memcpy(block, x, (size_t)n * sizeof *x) != NULL;
-    return gckpti_kind_of((int)q->p.storage)->write(x, n, scale, block);
-}
-
-GCKPTI_FN int gckpti_compress_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    const float scale = q->p.scales ? gckpti_float(gckpti_max_abs(0, x, n)) / 127 : 1;
-    return gckpti_quantise_at(q, at, n, x, scale);
+        return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
+    return gckpti_kind_of((int)q->p.storage)->write(x, n, to);
 }
 
 /* Converts n values of q on the host from element `at` on; initial ones, if it has none yet. */
@@ -5238,48 +5320,25 @@ static void gckpti_host_values(const gckpt_store *s, const gckpti_param *q, int6
         gckpti_decompress_at(q, at, n, x);
 }
 
-/* Returns the scale of the row of `to` with element `at`, for the values of `from`; 1 if none. */
-static float gckpti_scale_of(const gckpt_store *s, const gckpti_param *from, const gckpti_param *to,
-                             int64_t at)
+/* Rounds n initial values of a row in x as q's storage does. */
+static void gckpti_compress_initial(const gckpti_param *q, int64_t n, float *x)
 {
-    const int64_t row = gckpti_row_length(&to->p), end = at - at % row + row;
-    float buf[GCKPTI_CHUNK];
-    uint32_t peak = 0;
-    if (!gckpti_kind_of((int)to->p.storage)->scaled)
-        return 1;
-    for (int64_t i = end - row, n; i < end; i += n) {
-        n = gckpti_min(end - i, GCKPTI_CHUNK);
-        gckpti_host_values(s, from, i, n, buf);
-        peak = gckpti_max_abs(peak, buf, n);
-    }
-    return gckpti_float(peak) / 127;
-}
-
-/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
-static void gckpti_compress_initial(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                    int64_t *n, float *x)
-{
-    const int64_t row = gckpti_row_length(&q->p);
-    const float scale = gckpti_scale_of(s, q, q, at);
     uint32_t compressed[GCKPTI_CHUNK];
-    *n = gckpti_min(*n, row - at % row);
-    const gckpti_compressed u = { q->p.storage, compressed, &scale, *n, *n, NULL };
-    (void)gckpti_kind_of((int)q->p.storage)->write(x, *n, scale, compressed);
-    gckpti_decompress(&u, 0, *n, x);
+    const gckpti_compressed u = { q->p.storage, compressed, n, n, NULL };
+    (void)gckpti_kind_of((int)q->p.storage)->write(x, n, compressed);
+    gckpti_decompress(&u, 0, n, x);
 }
 
 /* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
  * Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
-    const int64_t row = gckpti_row_length(&to->p);
-    float buf[GCKPTI_CHUNK], scale = 1;
+    float buf[GCKPTI_CHUNK];
     int fits = 1;
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
-        n = gckpti_min(row - at % row, GCKPTI_CHUNK);
-        scale = at % row ? scale : gckpti_scale_of(s, from, to, at);
+        n = gckpti_values_chunk(gckpti_last(&to->p.shape), at, to->p.elements);
         gckpti_host_values(s, from, at, n, buf);
-        fits = gckpti_quantise_at(to, at, n, buf, scale);
+        fits = gckpti_compress_at(to, at, n, buf);
     }
     return fits;
 }
@@ -5334,11 +5393,8 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_bac
             return 0;
         if (!fresh && m->newest != GCKPTI_HOST)
             continue;
-        const size_t scales = i ? 0 : gckpti_scale_bytes(&q->p);
         const void *from = i ? q->p.state[i - 1] : gckpti_stored(&q->p);
-        if (scales) /* they come before the values, as in an owned block */
-            b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[i] + scales, from, bytes - scales);
+        b->copy_in(b->context, m->array[i], from, bytes);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;
@@ -5390,10 +5446,10 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     int64_t first;
     const int compressed = slot < 0 && gckpti_is_compressed((int)q->p.storage);
     if (compressed || (slot < 0 && (!gckpti_has_values(q) || q->uninitialised))) {
-        *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
+        *n = gckpti_values_chunk(gckpti_last(&q->p.shape), at, q->p.elements);
         gckpti_host_values(s, q, at, *n, buf);
         if (compressed && !gckpti_has_values(q))
-            GCKPTI_IF_COMPRESSED(gckpti_compress_initial(s, q, at, n, buf));
+            GCKPTI_IF_COMPRESSED(gckpti_compress_initial(q, *n, buf));
         return buf;
     }
     *n = gckpti_part_of(s, q, slot, &first) + first - at;
@@ -5409,8 +5465,9 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     size_t bytes = gckpti_array_bytes(s, q, 0);
     if (gckpti_has_values(q))
         return GCKPT_OK;
-    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
-    if (!gckpti_has_values(q))
+    const void *block = gckpti_resize(&s->memory, NULL, 0, bytes);
+    gckpti_set_stored(q, block);
+    if (!block)
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     if (gckpti_is_part(s, q, GCKPTI_VALUES))
@@ -5532,12 +5589,12 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
-/* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
+/* Makes q use values that others own. Without `writable` q is always frozen. */
 GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 const float *scales, int writable)
+                                 int writable)
 {
     q->p.storage = storage;
-    gckpti_set_stored(q, values, scales);
+    gckpti_set_stored(q, values);
     q->p.frozen = q->locked = !writable;
     q->external = q->assigned = 1;
 }
@@ -5679,6 +5736,8 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
         gckpti_mark_changed(q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
+        if (!store->bindings && !store->memory.desc.memory)
+            gckpti_state_shrink(store, q, 0);
         q->updates = q->optimiser = 0;
     }
     return result;
@@ -5728,7 +5787,7 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(*added, GCKPT_STORAGE_F32, values, NULL, writable);
+    gckpti_use_values(*added, GCKPT_STORAGE_F32, values, writable);
     return gckpti_ok(store);
 }
 
@@ -5825,7 +5884,8 @@ GCKPTI_COLD_BEGIN
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);
-    return !kind->by_rows || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
+    const int whole = kind->block_bytes < kind->block && gckpti_last(shape) % kind->block;
+    return kind->block == 1 || (shape->n > 1 && !whole);
 }
 
 /* Returns q as it will be: with its new storage and block. */
@@ -5833,7 +5893,7 @@ static gckpti_param gckpti_quantised_param(const gckpti_param *q)
 {
     gckpti_param to = *q;
     to.p.storage = (gckpt_storage)q->new_storage;
-    gckpti_set_block(&to, q->new_block);
+    gckpti_set_stored(&to, q->new_block);
     return to;
 }
 
@@ -5930,27 +5990,23 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
 
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
-                                                      const void *values, const float *scales)
+                                                      const void *values)
 {
     const char *problem = NULL;
     gckpti_param *q = NULL;
     if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
-        problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORAGE_I4 &&
-             (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))))
-        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales except "
-                  "those of its blocks";
-    else if ((uintptr_t)values % (unsigned)gckpti_kind_of((int)storage)->bytes ||
-             (uintptr_t)scales % sizeof(float))
-        problem = "values or scales are not aligned to their size; copy them to memory that is";
+    else if (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))
+        problem =
+            "I8 and I4 need two axes or more, and I4 a multiple of 32 as the last: take I8 or BF16";
+    else if ((uintptr_t)values % (unsigned)gckpti_kind_of((int)storage)->bytes)
+        problem = "values are not aligned to 2 bytes; copy them to memory that is";
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
                             problem);
     const gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
     if (q)
-        gckpti_use_values(q, storage, values, scales, 0);
+        gckpti_use_values(q, storage, values, 0);
     return result;
 }
 
@@ -6019,6 +6075,8 @@ struct gckpt_graph {
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
 
+/* Sets the error of a graph unless it has one; returns NULL. */
+GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
@@ -6067,7 +6125,6 @@ static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const ch
     g->object.sticky = result;
 }
 
-/* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
@@ -6300,6 +6357,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     for (int i = 0; i < t->inputs; i++)
         out->input[i] = t->in[i]->id;
     out->data = t->data;
+    out->attributes = t->attributes, out->attribute_bytes = t->attribute_bytes;
     return GCKPT_OK;
 }
 
@@ -6587,6 +6645,7 @@ GCKPTI_COLD_END
     X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
     X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
     X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
+    X(elu, CORE) X(selu, CORE) X(mish, CORE) X(hardswish, CORE) X(prelu, CORE)                     \
     X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
     X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
     X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
@@ -6697,11 +6756,11 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(log, gckpti_flops_20, GCKPT_IN(0), V(log)(x), quotient, x)                                   \
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
     X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
-    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x))         \
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
     X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
-/* Ops with attributes o: also how many, the condition that they meet, and the error if they do not.
+/* Ops with attributes o, and those without a builder of their own (gckpt_activation): also how many
+ * attributes, the condition that they meet, and the error if they do not.
  * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
@@ -6715,7 +6774,16 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
       V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
       1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
-      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")
+      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")        \
+    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x),         \
+      0, 1, "")                                                                                    \
+    X(elu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, 1.0f, o[0]), product,                           \
+      V(elu_deriv)(x, 1.0f, o[0]), 1, (o[0] - o[0] == 0.0f), "alpha = %g must be finite")          \
+    X(selu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), product,   \
+      V(elu_deriv)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), 0, 1, "")                                \
+    X(mish, gckpti_flops_20, GCKPT_IN(0), V(mish)(x), product, V(mish_deriv)(x), 0, 1, "")         \
+    X(hardswish, gckpti_flops_8, GCKPT_IN(0), V(hardswish)(x), product, V(hardswish_deriv)(x),     \
+      0, 1, "")
 /* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
  * the rule: g, and a factor or divisor. x: the input; y: the other input. */
 #define GCKPTI_BINARY_GRADS(X)                                                                     \
@@ -6724,6 +6792,9 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(times_other, product, g, y)                                                                  \
     X(numerator, quotient, g, y)                                                                   \
     X(denominator, product, -g, y / x / x)                                                         \
+    X(not_negative, product, g, V(if_less)(V(zero)(), x, V(set1)(1.0f), y))                        \
+    X(negative_part, product, V(if_less)(V(zero)(), y, V(zero)(), g),                              \
+      V(if_less)(V(zero)(), y, V(zero)(), y))                           \
     X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
       V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
     X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
@@ -6738,7 +6809,9 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,  \
       larger, GCKPTI_BOTH_INPUTS)                                                                  \
     X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS, \
-      smaller, GCKPTI_BOTH_INPUTS)
+      smaller, GCKPTI_BOTH_INPUTS)                                                                 \
+    X(prelu, NULL, 0, V(if_less)(V(zero)(), x, x, y * x), not_negative, GCKPTI_BOTH_INPUTS,        \
+      negative_part, GCKPT_IN(0))
 enum { GCKPTI_BOTH_INPUTS = 3 }; /* GCKPT_IN(0) | GCKPT_IN(1) */
 /* clang-format on */
 
@@ -6834,9 +6907,11 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias; /* gain, bias: index of the input; 0 means none */
-    float epsilon;          /* omitted if it is 1e-5 */
+    int center;     /* if nonzero, the mean is subtracted; or the number of groups */
+    int gain, bias; /* index of the input; 0 means none */
+    float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;
+
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {
@@ -7034,7 +7109,15 @@ typedef struct {
 typedef struct {
     int axis, before, after;
     float value;
+    int mode; /* a gckpt_pad_mode */
 } gckpti_pad;
+
+/* Returns the index, of n, of the element that is at `place` of the padded axis. */
+GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t place)
+{
+    const int64_t i = place - p->before, reflects = p->mode == GCKPT_PAD_REFLECT;
+    return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
+}
 #endif
 
 /* >>attention/rotary */
@@ -7095,7 +7178,7 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 #ifndef GCKPT_NO_IMAGES
 /* ---- images/pools.c ---- */
 typedef struct {
-    int size[2], stride[2], padding[2];
+    int size[2], stride[2], padding[2], dilation[2], ceil, exclude_padding; /* of gckpt_window */
 } gckpti_pool;
 
 /* The state of a pool: rows and columns of x (in) and y (out), channels. */
@@ -7106,6 +7189,31 @@ typedef struct {
     int max, backward;
     int stores; /* nonzero if dx is stored, not added to: each element is in one window */
 } gckpti_pool_state;
+
+/* Taps begin..end-1 of a window are within x on one axis; a mean divides by `counted` of them. */
+typedef struct {
+    int64_t begin, end, counted;
+} gckpti_pool_taps;
+
+/* Returns the number of taps, 0 to size, `dilation` apart, that are nearer than `distance`. */
+GCKPTI_INLINE int64_t gckpti_pool_nearer(int64_t distance, int64_t dilation, int64_t size)
+{
+    const int64_t taps = dilation == 1 ? distance : (distance + dilation - 1) / dilation;
+    return distance <= 0 ? 0 : gckpti_min(taps, size);
+}
+
+/* Returns the taps of the window whose first tap is at `first`, an index of x or negative. */
+GCKPTI_INLINE gckpti_pool_taps gckpti_pool_taps_of(const gckpti_pool_state *s, int axis,
+                                                   int64_t first)
+{
+    const int64_t apart = s->o.dilation[axis], size = s->o.size[axis], end = s->in[axis] - first;
+    gckpti_pool_taps taps;
+    taps.begin = gckpti_pool_nearer(-first, apart, size);
+    taps.end = gckpti_pool_nearer(end, apart, size);
+    taps.counted = s->o.exclude_padding ? taps.end - taps.begin
+                                        : gckpti_pool_nearer(end + s->o.padding[axis], apart, size);
+    return taps;
+}
 
 /* ---- images/upsample.c ---- */
 typedef struct {
@@ -7133,11 +7241,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 }
 
 /* ---- images/channels.c ---- */
-typedef struct {
-    int groups;     /* 0 means batchnorm */
-    int gain, bias; /* index of the input; 0 means none */
-} gckpti_channel_norm;
-
 typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* one value per channel, as in all arrays below */
@@ -8014,15 +8117,18 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
-    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0], h0 = top < 0 ? -top : 0;
-    const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
-    const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
+    const int64_t down = s->o.dilation[0] * line, right = s->o.dilation[1] * n; /* to a next tap */
+    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0];
+    const gckpti_pool_taps rows = gckpti_pool_taps_of(s, 0, top);
     const INTS none = V(bits)(V(zero)());
     const int stores = backward && s->stores;
     const int scatters = backward && max && !stores; /* writes one tap of each result */
     for (int64_t q = 0; q < s->out[1]; q++) {
-        const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
-        const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
+        const int64_t first = q * s->o.stride[1] - s->o.padding[1];
+        const gckpti_pool_taps columns = gckpti_pool_taps_of(s, 1, first);
+        const int64_t h0 = rows.begin, h1 = rows.end, w0 = columns.begin, w1 = columns.end;
+        const FLOATS size = V(set1)((float)rows.counted * (float)columns.counted);
+        const int64_t to = (row * s->out[1] + q) * n;
         const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
         int64_t c = 0, left = n;
@@ -8037,10 +8143,10 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             else if (backward)
                 y = y / size;
             else if (max)
-                y = V(load_n)(x + h0 * line + w0 * n, left);
+                y = V(load_n)(x + h0 * down + w0 * right, left);
             for (int64_t h = h0; h < h1; h++)
                 for (int64_t w = w0; w < w1; w++) {
-                    const int64_t e = h * line + w * n;
+                    const int64_t e = h * down + w * right;
                     const INTS tap = none + (uint32_t)(h * wide + w);
                     const FLOATS v =
                         stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
@@ -8065,7 +8171,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
         }
         for (; c < n; c++) {
             const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
-            const int64_t e = (int64_t)h * line + ((int64_t)tap - (int64_t)h * wide) * n;
+            const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
             call->in[0].grad[from + c + e] += call->grad_out[to + c];
         }
     }
@@ -8383,6 +8489,17 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
 }
 
 
+
+#ifndef GCKPT_NO_AXES
+/* Adds attention with a mask to the graph, as several ops (attention/masked.c). in: q, k and v. */
+GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
+                                                const gckpt_attention_desc *desc);
+#else
+#define gckpti_masked_attention(in, desc)                                                          \
+    gckpti_fail((in)[0]->graph, GCKPT_E_ARG,                                                       \
+                "attention: a mask needs permutations, which this build leaves out "               \
+                "(GCKPT_NO_AXES)")
+#endif
 
 
 /* Return the score of a dot product x; ds from dp - delta. */
@@ -9889,7 +10006,23 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
 GCKPTI_BUILDER(pow, float, (gckpt_tensor * x, float o0), o0)
 GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
-GCKPTI_BUILDER(leaky_relu, float, (gckpt_tensor * x, float o0), o0)
+
+GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p)
+{
+    static const gckpt_op *const ops[] = { &gckpti_op_softplus, &gckpti_op_leaky_relu,
+                                           &gckpti_op_elu,      &gckpti_op_selu,
+                                           &gckpti_op_mish,     &gckpti_op_hardswish };
+    const int takes = kind == GCKPT_LEAKY_RELU || kind == GCKPT_ELU;
+    if (x && ((unsigned)kind > GCKPT_HARDSWISH))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "activation: kind %i is none of GCKPT_SOFTPLUS (0)"
+                           " to GCKPT_HARDSWISH (5)",
+                           (int)kind);
+    if (x && !takes && !(p >= 0.0f && p <= 0.0f))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "%s: has no parameter: p must be 0, not %g",
+                           ops[kind]->name, (double)p);
+    return x ? gckpt_apply(ops[kind], &x, 1, takes ? &p : NULL, takes ? sizeof p : 0) : NULL;
+}
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -10195,7 +10328,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: y is x with `before` and `after` elements `value` at the ends of an axis; dx is g in x. */
+/* pad: y is x with `before` and `after` elements at the ends of an axis: `value`, or copies. dx is
+ * g in x; then each element adds g of its copies in the order of their places. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -10203,6 +10337,11 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
+    const int64_t n = call->shape.d[axis];
+    if (p->mode == GCKPT_PAD_REFLECT && (p->before >= n || p->after >= n))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "pad: axis %i of %S reflects at most %I elements, not %i and %i", axis,
+                          &call->shape, n - 1, p->before, p->after);
     call->shape.d[axis] += (int64_t)p->before + p->after;
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
@@ -10212,24 +10351,47 @@ static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     gckpti_block_axes(it, call, i, 1, p->axis, p->before);
 }
+/* Copies the ends of line `at` of the padded axis, or adds their gradients. */
+static void gckpti_pad_ends(const gckpt_call *call, int64_t at)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    const int64_t all = p->before + v.size + p->after, n = v.inner;
+    for (int64_t k = p->before ? 0 : v.size; k < all; k += k == p->before - 1 ? v.size + 1 : 1) {
+        const int64_t x = (at * v.size + gckpti_pad_source(p, v.size, k)) * n;
+        const int64_t y = (at * all + k) * n;
+        float *dx = call->in[0].grad;
+        if (!call->grad_out)
+            memcpy(call->out + y, call->in[0].data + x, (size_t)n * sizeof(float));
+        for (int64_t c = 0; call->grad_out && c < n; c++)
+            dx[x + c] += call->grad_out[y + c];
+    }
+}
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const float value = ((const gckpti_pad *)call->attributes)->value;
-    if (!backward)
-        gckpti_cpu_fill(call, call->out, gckpti_bits(value), gckpti_elements(&call->shape));
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    if (!backward && p->mode == GCKPT_PAD_VALUE)
+        gckpti_cpu_fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
     gckpti_run_moves(call, backward, gckpti_pad_move);
+    if (p->mode != GCKPT_PAD_VALUE && (!backward || call->in[0].grad))
+        gckpti_for_each(call, v.outer, ((int64_t)p->before + p->after) * v.inner, gckpti_pad_ends);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
-                                  float value)
+                                  gckpt_pad_mode mode, float value)
 {
-    const gckpti_pad p = { axis, (int)before, (int)after, value };
+    const gckpti_pad p = { axis, (int)before, (int)after, value, (int)mode };
     if (x && (before < 0 || before != p.before || after < 0 || after != p.after))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "pad: %I and %I elements: each must be 0 to 2^31 - 1; gckpt_slice "
                            "takes elements away",
                            before, after);
+    if (x && ((unsigned)mode > GCKPT_PAD_REPLICATE))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "pad: mode %i is none of GCKPT_PAD_VALUE (0) to _REPLICATE (2)",
+                           (int)mode);
     return gckpt_apply(&gckpti_op_pad, &x, 1, &p, sizeof p);
 }
 
@@ -10849,33 +11011,33 @@ GCKPTI_DESC(layernorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
 GCKPTI_DESC(rmsnorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
-/* Adds a norm to the graph. in: x, gain, bias; gain and bias may be NULL. */
-static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
+/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                        gckpti_norm o, float epsilon)
 {
-    gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
-    const int gain = in[1] != NULL,
-              is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
-    gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
-                      is_default ? 0.0f : epsilon };
+    const int is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
     if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
                            "%s: epsilon %g must be positive, or 0 for 1e-5", op->name,
                            (double)epsilon);
-    return gckpt_apply(op, x, 1 + gain + (in[2] != NULL), &o,
-                       is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
+    o.epsilon = is_default ? 0.0f : epsilon;
+    return gckpt_apply(op, in, n, &o, is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
 }
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         float epsilon)
 {
-    gckpt_tensor *const in[3] = { x, gain, bias };
-    return gckpti_norm_new(&gckpti_op_layernorm, in, epsilon);
+    gckpt_tensor *const in[3] = { x, gain ? gain : bias, bias };
+    const gckpti_norm o = { 1, gain != NULL, bias ? 1 + (gain != NULL) : 0, 0.0f };
+    return gckpti_norm_new(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), o,
+                           epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
 {
-    gckpt_tensor *const in[3] = { x, gain, NULL };
-    return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
+    gckpt_tensor *const in[2] = { x, gain };
+    const gckpti_norm o = { 0, gain != NULL, 0, 0.0f };
+    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1 + (gain != NULL), o, epsilon);
 }
 
 /* >>attention/ops */
@@ -11231,7 +11393,86 @@ GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
+#endif
 
+/* >>attention/masked */
+#if !defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_AXES)
+/* ---- attention with a mask, as ops that store the scores (B,heads,T,S) ----
+ * g = heads / key_heads; the heads of a key head are its g T queries: q (B,key_heads,g T,D), k and
+ * v (B,key_heads,S,D), scores = cap(scale q k') + mask, out = softmax(scores) v. */
+
+/* Checks shapes and options; returns 0 with an error in the graph if they do not fit. */
+static int gckpti_check_mask(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
+{
+    gckpt_graph *g = in[0]->graph;
+    const gckpt_shape *mask = &desc->mask->shape;
+    const int heads = desc->heads, shared = desc->key_heads == heads ? 0 : desc->key_heads;
+    const gckpti_attention o = { heads, 0, shared, 0, 0, 0.0f, 0.0f };
+    gckpt_call call = gckpti_shape_call(in, 3, &o);
+    call.graph = g;
+    if (desc->causal || desc->lengths || desc->window)
+        return !!gckpti_fail(
+            g, GCKPT_E_ARG,
+            "attention: with a mask, causal, lengths and window must be 0 or NULL: "
+            "hide keys by -inf in the mask");
+    if (!gckpti_is_valid_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+        return !!gckpti_fail(g, GCKPT_E_ARG,
+                             "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), "
+                             "scale positive (0: 1 / sqrt(D))",
+                             (double)desc->cap, (double)desc->scale);
+    if (gckpti_op_attention.shape(&call) != GCKPT_OK)
+        return 0;
+    const gckpt_shape scores =
+        gckpt_shape4(in[0]->shape.d[0], heads, in[0]->shape.d[1], in[1]->shape.d[1]);
+    int fits = mask->n <= 4;
+    for (int i = 1; fits && i <= mask->n; i++)
+        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
+    if (!fits)
+        return !!gckpti_fail(g, GCKPT_E_SHAPE,
+                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
+                             "%S: each of its last axes has that size or 1",
+                             mask, &scores);
+    return 1;
+}
+
+/* Returns x (B,N,heads D) as (B,heads,N,D), with `group` neighbours among the heads as one head of
+ * group N rows. */
+static gckpt_tensor *gckpti_split_heads(gckpt_tensor *x, int heads, int group)
+{
+    static const int order[5] = { 0, 2, 3, 1, 4 };
+    const int64_t rows = x->shape.d[0], n = x->shape.d[1], d = x->shape.d[2] / heads;
+    const gckpt_shape split = { 5, { rows, n, heads / group, group, d } };
+    x = gckpt_permute(gckpt_reshape(x, split), order, 5);
+    return gckpt_reshape(x, gckpt_shape4(rows, heads / group, group * n, d));
+}
+
+GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
+                                                const gckpt_attention_desc *desc)
+{
+    static const int order[5] = { 0, 3, 1, 2, 4 };
+    if (!gckpti_check_mask(in, desc))
+        return NULL;
+    const int heads = desc->heads, shared = desc->key_heads ? desc->key_heads : heads;
+    const int64_t b = in[0]->shape.d[0], t = in[0]->shape.d[1], s = in[1]->shape.d[1];
+    const int64_t d = in[0]->shape.d[2] / heads, group = heads / shared;
+    const float scale = desc->scale > 0.0f ? desc->scale : 1.0f / gckpti_sqrt((float)d);
+    gckpt_tensor *q = gckpti_split_heads(in[0], heads, (int)group);
+    gckpt_tensor *k = gckpti_split_heads(in[1], shared, 1);
+    gckpt_tensor *v = gckpti_split_heads(in[2], shared, 1), *x = gckpt_matmul_transposed(q, k);
+    if (desc->cap > 0.0f)
+        x = gckpt_scale(gckpt_tanh(gckpt_scale(x, scale / desc->cap)), desc->cap);
+    else
+        x = gckpt_scale(x, scale);
+    x = gckpt_add(gckpt_reshape(x, gckpt_shape4(b, heads, t, s)), desc->mask);
+    x = gckpt_reshape(gckpt_softmax(x), gckpt_shape4(b, shared, group * t, s));
+    const gckpt_shape split = { 5, { b, shared, group, t, d } };
+    x = gckpt_permute(gckpt_reshape(gckpt_matmul(x, v), split), order, 5);
+    return gckpt_reshape(x, in[0]->shape);
+}
+#endif
+
+/* >>attention/builder */
+#ifndef GCKPT_NO_ATTENTION
 /* Checks desc's window, cap and scale. A window of all S keys means none. If k is a variable, the
  * keys that it has no rows for at position 0 are missing. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
@@ -11273,6 +11514,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     if (!desc)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
+    if (g && desc->mask)
+        return gckpti_masked_attention(in, desc);
     if (o.key_heads == o.heads)
         o.key_heads = 0;
     if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, in))
@@ -12096,8 +12339,15 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
  * Only taps (elements of a window) within x are read, row by row. max_pool: y is the first tap that
  * no other exceeds, or the first NaN; `saved` (B,P,Q,C) is its 16-bit index in the window. average:
- * y is a chain of additions over taps from +0, / size (padding counts as zeros). Gradients: from +0
- * or its old value, dx adds g at the saved tap or g / size at each tap, window by window. */
+ * y is a chain of additions over taps from +0, / size: the taps within padded x or, if padding is
+ * excluded, within x. Gradients: from +0 or its old value, dx adds g at the saved tap or g / size
+ * at each tap, window by window. */
+
+/* Returns the elements from a window's first tap to its last. */
+static int64_t gckpti_pool_extent(const gckpti_pool *o, int axis)
+{
+    return (o->size[axis] - 1) * (int64_t)o->dilation[axis] + 1;
+}
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -12109,13 +12359,17 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     s.in[0] = x->n > 3 ? x->d[1] : 1;
     s.in[1] = x->d[x->n - 2];
     s.channels = gckpti_last(x);
-    for (int i = 0; i < 2; i++)
-        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    for (int i = 0; i < 2; i++) {
+        const int64_t stride = s.o.stride[i], end = s.in[i] + s.o.padding[i];
+        const int64_t last = end + s.o.padding[i] - gckpti_pool_extent(&s.o, i);
+        s.out[i] = (s.o.ceil ? last + stride - 1 : last) / stride + 1;
+        s.out[i] -= (s.out[i] - 1) * stride >= end; /* begins after x */
+    }
     return s;
 }
 
-/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x.
- * indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
+/* Checks that each window has a tap within x: it exceeds its padding, fits into padded x, and does
+ * not step over x. indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int indices)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -12123,21 +12377,33 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int in
     if (x->n != 3 && x->n != 4)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
     for (int i = 0; i < 2; i++)
-        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->dilation[i] < 1 || o->padding[i] < 0 ||
+            o->padding[i] >= gckpti_pool_extent(o, i))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: window.size %i, stride %i, padding %i: size and "
-                              "stride must be 1 or more, padding 0 to size - 1",
-                              name, o->size[i], o->stride[i], o->padding[i]);
+                              "%s: window.size %i, stride %i, padding %i, dilation %i: size, "
+                              "stride and dilation must be 1 or more, padding 0 to dilation (size "
+                              "- 1)",
+                              name, o->size[i], o->stride[i], o->padding[i], o->dilation[i]);
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    for (int i = 0; i < 2; i++)
-        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+    for (int i = 0; i < 2; i++) {
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions, the window needs %i (padding %i)", name,
-                              x, s.in[i], o->size[i], o->padding[i]);
+                              "%s: x %S has %I positions, the window needs %I (padding %i)", name,
+                              x, s.in[i], gckpti_pool_extent(o, i), o->padding[i]);
+        if (o->padding[i] && s.in[i] < o->dilation[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I positions: with padding, the dilation must not be "
+                              "above that (it is %i)",
+                              name, x, s.in[i], o->dilation[i]);
+    }
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)
         call->shape.d[1] = s.out[0];
+    if (indices && o->exclude_padding)
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "%s: exclude_padding is average_pool's; a maximum never counts padding",
+                          name);
     if (indices && (int64_t)o->size[0] * o->size[1] > 65536)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: a window of %i x %i has more than 65536 elements", name, o->size[0],
@@ -12170,7 +12436,7 @@ static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
     s.stores = backward && !call->in[0].accumulate && !(max && (s.channels < 8 || !call->kernels));
     for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
         s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
-                   s.out[i] * s.o.size[i] == s.in[i];
+                   s.o.dilation[i] == 1 && s.out[i] * s.o.size[i] == s.in[i];
     gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
                    gckpti_pool_item, &s);
 }
@@ -12181,35 +12447,38 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Sets the field of a pool; taps outside x are `fill`. Removes the padding from the attributes. */
+/* Sets the field of a pool; taps outside x are `fill`. Removes the padding from the attributes. A
+ * mean whose divisor depends on the padding has no field. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
     gckpti_pool *o = (gckpti_pool *)attr;
     const int i = call->in[0].shape.n == 3;
-    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], o->size[i], fill };
+    const int64_t extent = gckpti_pool_extent(o, i);
+    const gckpt_receptive_field window = { 1, o->stride[i], o->padding[i], (int32_t)extent, fill };
     *field = window;
     o->padding[i] = 0;
-    return 1;
+    return extent <= INT32_MAX && (fill < 0.0f || (!o->ceil && !o->exclude_padding));
 }
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
 {
-    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, 0, 0 };
     gckpt_window w;
     memset(&w, 0, sizeof w);
     if (window)
         w = *window;
-    if (x && ((unsigned)w.groups > 1 || (unsigned)w.dilation[0] > 1 ||
-              (unsigned)w.dilation[1] > 1 || w.output_padding[0] || w.output_padding[1]))
+    if (x && ((unsigned)w.groups > 1 || w.output_padding[0] || w.output_padding[1]))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "%s: a pool's window has size, stride and padding; groups, dilation "
-                           "and output_padding are a convolution's",
+                           "%s: groups and output_padding of a window are a convolution's: leave "
+                           "them 0",
                            op->name);
+    o.ceil = w.ceil != 0, o.exclude_padding = w.exclude_padding != 0;
     for (int i = x && x->shape.n == 3; i < 2; i++) {
         o.size[i] = w.size[i];
         o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
         o.padding[i] = w.padding[i];
+        o.dilation[i] = w.dilation[i] ? w.dilation[i] : 1;
     }
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
@@ -12294,8 +12563,9 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
  * of all pixels of all rows, and m = 1. Sums run over pixels, by Kahan's method (manual, 5e), of
  * rounded products; then over the m channels by lanes. N = pixels * m.
  *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
- *   rstd = rsqrt(variance + 1e-5), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
- *   or h; first: the group's first channel at the image's first pixel, so that equal x have d = 0
+ *   rstd = rsqrt(variance + epsilon), h = d rstd,
+ *   y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * first: the group's first channel at the image's first pixel, so that equal x have d = 0
  * saved: means, then variances, by image and group. Backward, with s = sum(g) and t = sum(g h) over
  * pixels: dbias sums s and dgain sums t, image by image, compensated. a = sum over m of fma(s,
  * gain, lane) (or of s) / N; b is the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h,
@@ -12308,7 +12578,7 @@ typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
     int64_t images, pixels, channels, groups, m;
-    float n;              /* values per group and image */
+    float n, epsilon;     /* n: values per group and image */
     int64_t width, items; /* channels of a work item; work items per image */
     int has_stats;        /* nonzero if mean and variance are inputs (batchnorm in inference) */
 } gckpti_channel_state;
@@ -12316,16 +12586,16 @@ typedef struct {
 /* Shape rule: all inputs after x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    const char *name = o->groups ? "groupnorm" : "batchnorm";
+    const char *name = o->center ? "groupnorm" : "batchnorm";
     int64_t channels = gckpti_last(x);
     if (x->n < 2)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
-    if (o->groups < 0 || (o->groups && channels % o->groups))
+    if (o->center < 0 || (o->center && channels % o->center))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
-                          name, x, channels, o->groups == INT32_MIN ? 0 : o->groups);
-    if (o->groups > 0 && channels / o->groups * (gckpti_rows(x) / x->d[0]) == 1)
+                          name, x, channels, o->center == INT32_MIN ? 0 : o->center);
+    if (o->center > 0 && channels / o->center * (gckpti_rows(x) / x->d[0]) == 1)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: x %S has one value per group; it needs 2 or more: use fewer groups",
                           name, x);
@@ -12338,11 +12608,11 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
                                              : "variance",
                               channels, &call->in[i].shape);
     call->shape = *x;
-    int64_t means = o->groups ? x->d[0] * o->groups : channels;
+    int64_t means = o->center ? x->d[0] * o->center : channels;
     call->saved_bytes = 2 * (size_t)means * sizeof(float);
     call->workspace_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
     call->workspace_backward = call->workspace_forward;
-    call->mixes_rows = !o->groups;
+    call->mixes_rows = !o->center;
     return GCKPT_OK;
 }
 
@@ -12367,7 +12637,7 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
                                       int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
-        float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
+        float group_mean = mean[c], rstd = gckpti_rsqrt(variance[c] + s->epsilon);
         for (int64_t k = c; k < c + s->m; k++)
             mean[k] = group_mean, variance[k] = rstd;
     }
@@ -12378,7 +12648,7 @@ static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s,
                                                   int64_t worker)
 {
     const gckpt_call *call = s->call;
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->pixels * n;
     float *scratch = (float *)call->workspace + 4 * worker * n;
     gckpti_channel_pass p;
@@ -12440,7 +12710,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_channel_state *s = (const gckpti_channel_state *)context;
     const gckpt_call *call = s->call;
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t first = i * s->width, end = gckpti_min(first + s->width, s->channels);
     const float *saved = (const float *)call->saved;
     const gckpt_arg *x = &call->in[0];
@@ -12481,7 +12751,8 @@ static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
 
 static void gckpti_run_channels(const gckpt_call *call, int backward)
 {
-    const int groups = *(const int *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const int groups = o->center;
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
     gckpti_channel_state s;
@@ -12490,6 +12761,7 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
     s.kernels = GCKPTI_KERNEL_OF(call, images->channels, &gckpti_channel_loops);
     s.images = images, s.pixels = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.pixels * s.m);
+    s.epsilon = gckpti_norm_epsilon(o);
     s.width = n, s.items = 1;
     if (GCKPTI_HAS_FAST) {
         s.width = gckpti_ceil_to((n + call->threads - 1) / call->threads, 16);
@@ -12519,11 +12791,12 @@ GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS, GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias)
+                                        gckpt_tensor *bias, float epsilon)
 {
     gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    gckpti_channel_norm o = { groups ? groups : INT32_MIN, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
-    return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+    const int all = 1 + (gain != NULL) + (bias != NULL);
+    const gckpti_norm o = { groups ? groups : INT32_MIN, gain != NULL, bias ? all - 1 : 0, 0.0f };
+    return gckpti_norm_new(&gckpti_op_groupnorm, in, all, o, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -12547,11 +12820,12 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
 }
 
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance)
+                                        gckpt_tensor *mean, gckpt_tensor *variance, float epsilon)
 {
     gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
-    gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
-    return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+    const int all = 3 + (gain != NULL) + (bias != NULL);
+    const gckpti_norm o = { 0, gain ? 3 : 0, bias ? all - 1 : 0, 0.0f };
+    return gckpti_norm_new(&gckpti_op_batchnorm, in, all, o, epsilon);
 }
 
 /* >>images/conv */
@@ -12621,6 +12895,10 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
             return gckpt_fail(call, GCKPT_E_ARG,
                               "%s: window size %i x %i: leave it 0, since w has the size", op,
                               w->size[0], w->size[1]);
+        if (w->ceil || w->exclude_padding)
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: ceil and exclude_padding of a window are a pool's: leave them 0",
+                              op);
         int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
         if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -13325,9 +13603,10 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
     const int size = halves ? 2 : 4;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
     if (gckpti_has_compressed(x)) {
-        const int storage = (int)x->compressed->storage;
-        f.x = (const char *)gckpti_compressed_at(x->compressed, at);
-        f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
+        const gckpti_compressed *u = x->compressed;
+        f.x = (const char *)gckpti_compressed_at(u, at);
+        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
+        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
         return f;
     }
     f.x += size * at;
@@ -14719,6 +14998,8 @@ typedef struct {
     gckpti_id running;     /* number of ops that update it as a running statistic; 0 means none */
     gckpti_byte trained, external; /* external: the program owns its values */
     gckpti_byte storage;           /* gckpt_storage */
+    gckpti_byte slots;             /* number of its optimiser states */
+    size_t state_bytes;            /* as in gckpti_param */
 } gckpti_plan_param;
 
 
@@ -14810,7 +15091,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
-    X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
+    X(gckpt_mode, mode) X(gckpt_optimiser, optimiser)                                              \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
     GCKPTI_DIST_NUMBERS(X) X(int, overlaps_copies) X(int, accumulates)                             \
@@ -18223,6 +18504,11 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     else if (d->mode != GCKPT_INFERENCE && ranks > vranks)
         fault = "plan: %i virtual ranks, %i ranks: each rank needs at least one: set "
                 "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks";
+    else if (d->mode != GCKPT_INFERENCE && d->optimiser == GCKPT_CUSTOM_OPTIMISER &&
+             d->state_bytes && g->store->shard)
+        fault =
+            "plan: desc.state_bytes is the state of a whole parameter, which ranks cannot share: "
+            "use GCKPT_SHARD_NONE, or floats per element (desc.custom_state)";
     else if (vranks > 1 && d->update_in_backward)
         fault = "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
                 "complete only when those of all %i virtual ranks are added";
@@ -18431,7 +18717,7 @@ static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
             continue;
-        const int state = gckpti_is_updated(p, i) && !t->running ? plan->state_slots : 0;
+        const int state = plan->params[plan->nodes[i].index].slots;
         const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
         plan->kind_bytes[GCKPT_BYTES_PADDING] +=
             (size_t)(gckpti_is_gathered(p, t) + state) *
@@ -18451,8 +18737,8 @@ GCKPTI_PASSES(dist)
         break;
     }
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
-    case GCKPTI_PASS_NUMBERS: gckpti_encode_dist(p, &e->plan); break;
     case GCKPTI_PASS_ENCODED:
+        gckpti_encode_dist(p, &e->plan);
         e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
         e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
     }
@@ -19211,6 +19497,24 @@ static gckpti_offset gckpti_add_shape(const gckpti_planner *p, gckpti_encoder *e
     return (gckpti_offset)first;
 }
 
+/* Returns how many optimiser states t gets if it is trained, else 0. *bytes becomes the size of the
+ * only one, or 0 if they are floats of its shape. */
+static int gckpti_states_of(const gckpti_planner *p, const gckpt_tensor *t, size_t *bytes)
+{
+    const gckpt_plan_desc *d = p->desc;
+    const int64_t columns = t->shape.n ? t->shape.d[t->shape.n - 1] : 1;
+    *bytes = 0;
+    if (!gckpti_is_updated(p, t->id) || t->running)
+        return 0;
+    if (d->optimiser != GCKPT_CUSTOM_OPTIMISER)
+        return (d->optimiser == GCKPT_MOMENTUM) + 2 * (d->optimiser == GCKPT_ADAMW);
+    if (!d->state_bytes)
+        return d->custom_state;
+    *bytes = d->state_bytes(d->user, p->g->store->params[t->index].p.name,
+                            gckpti_elements(&t->shape) / columns, columns);
+    return *bytes > 0;
+}
+
 /* Appends parameter t. Returns its index. */
 static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const gckpt_tensor *t)
 {
@@ -19228,6 +19532,7 @@ static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const
     for (int k = updated && t->running ? p->first_use[t->id] : -1; k >= 0; k = p->target[k].next)
         q->running++;
     q->trained = (gckpti_byte)(updated && !t->running);
+    q->slots = (gckpti_byte)gckpti_states_of(p, t, &q->state_bytes);
     q->external = (gckpti_byte)param->external;
     q->storage = (gckpti_byte)param->p.storage;
     e->plan.compressed |= gckpti_is_compressed(q->storage);
@@ -19293,14 +19598,6 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
     return measures;
 }
 
-static int gckpti_state_floats(const gckpt_plan_desc *d)
-{
-    return d->optimiser == GCKPT_ADAMW              ? 2
-           : d->optimiser == GCKPT_MOMENTUM         ? 1
-           : d->optimiser == GCKPT_CUSTOM_OPTIMISER ? d->custom_state
-                                                    : 0;
-}
-
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets the first two. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
@@ -19311,11 +19608,13 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_variable(t->op))
             kept = gckpti_add_bytes(kept, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
-        if (!gckpti_is_updated(p, i) || t->running)
+        if (t->kind != GCKPTI_PARAM)
             continue;
         const gckpti_param *q = &s->params[t->index];
-        for (int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q); more > 0; more--)
-            state = gckpti_add_bytes(state, gckpti_array_bytes(s, q, 1));
+        size_t bytes;
+        int more = gckpti_states_of(p, t, &bytes) - gckpti_state_slots(q);
+        for (bytes = bytes ? bytes : gckpti_array_bytes(s, q, 1); more > 0; more--)
+            state = gckpti_add_bytes(state, bytes);
     }
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
@@ -19368,7 +19667,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->lowering = p->variant.lowering;
     plan->fused = p->variant.fused;
     plan->optimiser = desc->optimiser;
-    plan->state_slots = gckpti_state_floats(desc);
     plan->accumulates = p->accumulates;
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
@@ -24247,15 +24545,15 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_update(planned) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
-        q->optimiser != (int)e->plan->optimiser + 1)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
-                            "it",
-                            who, name, in_step ? "got" : "holds",
-                            in_step ? " after this executor was made" : "");
-    if (GCKPTI_HAS_COMPRESSED && in_step && planned->trained &&
-        gckpti_state_slots(q) < e->plan->state_slots)
+    const int resized = q->p.state[0] && q->state_bytes != planned->state_bytes;
+    if (planned->slots &&
+        (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
+        return gckpti_error(
+            object, GCKPT_E_ARG, "%s: \"%s\" %s state of another %s%s; gckpt_store_reset %s", who,
+            name, in_step ? "got" : "holds", resized ? "size" : "optimiser",
+            in_step ? " after this executor was made" : "",
+            resized ? "frees it (on the heap, and when no executor uses the store)" : "clears it");
+    if (GCKPTI_HAS_COMPRESSED && in_step && gckpti_state_slots(q) < planned->slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state as it was quantised; make a new executor",
                             name);
@@ -24814,20 +25112,16 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 static uint64_t gckpti_hash_replicated(const gckpt_exec *e)
 {
     const gckpt_store *s = e->store;
-    float scratch[GCKPTI_CHUNK];
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
         hash = gckpti_fnv_number(hash, q->updates);
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
-        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const int replicated = q->p.storage == GCKPT_STORAGE_F32 && !gckpti_is_part(s, q, slot);
-            for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
-                const float *x = gckpti_floats_at(s, q, slot, at, scratch, &n);
-                hash = gckpti_hash_floats(hash, x, n);
-            }
-        }
+        gckpti_pull(s, q);
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++)
+            if (q->p.storage == GCKPT_STORAGE_F32 && !gckpti_is_part(s, q, slot))
+                hash = gckpti_fnv(hash, gckpti_array(q, slot), gckpti_array_bytes(s, q, slot + 1));
     }
     return hash;
 }
@@ -25735,10 +26029,8 @@ GCKPTI_FN void gckpti_run_decompress(const gckpt_exec *e, const gckpti_param *q,
     const gckpt_backend *b = gckpti_backend(e);
     gckpti_compressed u = gckpti_compressed_param(q);
     u.to = to;
-    if (GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, dequantise)) { /* data in the backend's mirror */
-        u.scales = u.scales ? values : NULL;
-        u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
-    }
+    if (GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, dequantise))
+        u.quantised = values; /* in the backend's mirror */
     gckpti_init_call(e, &c);
     if (GCKPTI_OF(b, dequantise))
         GCKPTI_OF(b, dequantise)(&c, &u);
@@ -25989,8 +26281,10 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
                                  uint64_t step)
 {
+    gckpt_call call;
     gckpt_update u;
     gckpt_update_pass pass;
+    gckpti_init_call(e, &call);
     gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
     gckpti_wait_in_flight(e, 0);
@@ -25998,10 +26292,12 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.name = q->p.name;
     u.elements = pass.elements;
     u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.columns = gckpti_last(&q->p.shape);
+    u.rows = gckpti_rows(&q->p.shape);
+    u.call = &call;
     u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
     u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
-    for (int i = 0; i < e->plan->state_slots; i++)
-        u.state[i] = gckpti_array(q, i);
+    memcpy(u.state, q->p.state, sizeof u.state);
     u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
@@ -26064,7 +26360,7 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
     }
     if (parts & GCKPTI_APPLIES) {
         pass.update = 1;
-        for (int i = 0; i < e->plan->state_slots && param->trained; i++)
+        for (int i = 0; i < param->slots; i++)
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
     }
@@ -26089,7 +26385,7 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
-    if (p->state_slots > 0 && trained) { /* state not used so far begins at 1 */
+    if (p->params[ins->id].slots) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
@@ -26390,8 +26686,9 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     gckpti_init_pass(e, ins, &pass);
     if (!done)
         gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
-    int slot = done ? -1 : p->state_slots;
-    for (; slot < p->state_slots && scan.id < 0; slot++)
+    const int slots = q->state_bytes ? 0 : p->params[ins->id].slots;
+    int slot = done ? -1 : slots;
+    for (; slot < slots && scan.id < 0; slot++)
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
                           pass.elements, id, 0);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
@@ -27048,10 +27345,11 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        const int before = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
+        const int before = gckpti_state_slots(q);
+        const size_t bytes = p->params[i].state_bytes;
         e->tables.params[i].slots_before = before;
-        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
-            gckpti_count_alloc(&used, gckpti_array_bytes(s, q, 1), 1);
+        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < p->params[i].slots; slot++)
+            gckpti_count_alloc(&used, bytes ? bytes : gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
 }
@@ -27086,12 +27384,15 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
         gckpti_param *q = gckpti_param_of(e, (int)states);
-        if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
-            !gckpti_ensure_state(s, q, p->state_slots))
+        const int slots = p->params[states].slots;
+        if (slots) /* a state that it has already is of this size */
+            q->state_bytes = p->params[states].state_bytes;
+        const size_t size = gckpti_array_bytes(s, q, 1);
+        if (GCKPTI_RUNS_TRAINING && !gckpti_ensure_state(s, q, slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
-                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
+                                  q->p.name, slots, size);
     }
     if (result == GCKPT_OK) {
         gckpti_init_all_values(s);
@@ -27915,16 +28216,17 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * JSON padded with spaces to a multiple of 8 bytes, and the data, little-endian, one tensor after
  * the other (the format is described at https://huggingface.co/docs/safetensors):
  *
- *     {"__metadata__":{"format":"gradckpt","contract":"3","step":"20","seed":"0",
+ *     {"__metadata__":{"format":"gradckpt","contract":"4","step":"20","seed":"0",
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters are in creation order, each followed by the scales of I8 and its optimiser state; so a
- * parameter's name must not end in #scale, nor in #state and a digit. "optimiser" is
+ * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
+ * not end in #state and a digit, nor in #scale (I8 up to contract 3, now refused). "optimiser" is
  * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
  * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
  * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
+ * The state of desc.state_bytes is one tensor "NAME#state0" of U8, in the machine's byte order.
  * Loading replaces all state: state that is not in the file becomes zero. An external parameter
  * that is not writable must hold the file's bits already. Files of other programs (any other
  * format) do not change step and seed.
@@ -27961,6 +28263,7 @@ typedef struct {
     signed char states;     /* of values: number of states that are loaded */
     signed char old_states; /* of values: number of states that the store had */
     unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
+    unsigned char bytes;    /* nonzero: U8, a state of desc.state_bytes */
     uint64_t updates;       /* of #updates: as in gckpti_param */
     size_t param;           /* index in the store; SIZE_MAX until it is known */
     size_t spare_bytes;     /* bytes that it needs in gckpti_loader.spare */
@@ -28029,7 +28332,7 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
     gckpti_print(out, "%s", slot < 0 ? "" : gckpti_suffixes[slot]);
 }
 
-/* A tensor to write: values of a parameter, their scales or a state. */
+/* A tensor to write: values of a parameter or a state. */
 typedef struct {
     size_t next; /* where the search for the next tensor begins; 0 at first */
     const gckpti_param *q;
@@ -28044,7 +28347,7 @@ typedef struct {
 /* Advances w to the next tensor, with elements of `size` bytes unless 0; returns 0 at the end. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w, int size)
 {
-    static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
+    static const signed char slots[] = { GCKPTI_VALUES, 0, 1, 2, 3 };
     const gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
     while (w->next < s->count * sizeof slots) {
@@ -28052,19 +28355,15 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES)
             w->name = gckpti_renamed(d, q->p.name);
-        const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
-        if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
-            (state && (d->values_only || !q->p.state[w->slot])))
+        if (!w->name || (w->slot >= 0 && (d->values_only || !q->p.state[w->slot])))
             continue;
         w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
                   : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
                                                       : q->p.storage;
-        w->shape = q->p.shape;
-        w->shape.n -= scale; /* one scale for each row */
-        w->size = gckpti_kind_of((int)w->type)->bytes;
-        w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
-        int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
-        *last = gckpti_file_count((int)w->type, *last);
+        const int sized = w->slot == 0 && q->state_bytes;
+        w->shape = sized ? gckpt_shape1((int64_t)q->state_bytes) : q->p.shape;
+        w->size = sized ? 1 : gckpti_kind_of((int)w->type)->bytes;
+        w->count = gckpti_pack_shape((int)w->type, &w->shape);
         if (!size || size == w->size)
             return 1;
     }
@@ -28123,7 +28422,8 @@ static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec
         at[w.size] += w.count * w.size;
         gckpti_sink_key(out, w.name, w.slot);
         gckpti_print(out, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     gckpti_kind_of((int)w.type)->type, &w.shape, begin, at[w.size]);
+                     w.slot == 0 && w.size == 1 ? "U8" : gckpti_kind_of((int)w.type)->type,
+                     &w.shape, begin, at[w.size]);
     }
     gckpti_print(out, "}");
     return at[1];
@@ -28148,9 +28448,10 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const void *raw = w->slot == GCKPTI_SCALE ? q->p.scales : NULL;
-    if (w->slot == GCKPTI_VALUES && gckpti_is_compressed((int)q->p.storage))
-        raw = gckpti_stored(&q->p);
+    const int compressed = w->slot < 0 && gckpti_is_compressed((int)q->p.storage);
+    const void *raw = compressed                       ? gckpti_stored(&q->p)
+                      : w->slot == 0 && q->state_bytes ? q->p.state[0]
+                                                       : NULL;
     if (raw)
         gckpti_sink_elements(out, w, raw, w->count);
     for (int64_t at = 0, n; at < w->count && !raw && (spec->exec || !out->failed); at += n) {
@@ -28161,7 +28462,7 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
         if (gckpti_is_compressed((int)w->type)) {
             uint16_t half[GCKPTI_CHUNK];
             n = gckpti_min(n, GCKPTI_CHUNK);
-            if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half))
+            if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, half))
                 return gckpti_error(spec->store, GCKPT_E_DATA,
                                     "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                     "(BF16 holds them); what was written is no complete file",
@@ -28201,7 +28502,7 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
     const gckpti_storage_kind *kind = gckpti_kind_of((int)d->storage);
-    if (!kind || kind->by_rows)
+    if (!kind || kind->block > 1)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
@@ -28535,6 +28836,9 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
+#define GCKPTI_OLD_INT8                                                                            \
+    "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
+    "row (#scale): load the weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -28555,14 +28859,21 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
                                  GCKPT_MAX_DIMS);
-        if (!kind || (e->slot >= 0 && e->type) || !gckpti_unpack_shape(kind, &e->shape))
+        e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
+        kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
+        const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
+        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
+            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
+        if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
                                  e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
         if (!gckpti_shape_fits(&e->shape))
             return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                                  gckpti_shape_problem(&e->shape));
-        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        bytes = e->bytes ? e->shape.d[0]
+                         : gckpti_storage_bytes(e->type, gckpti_last(&e->shape),
+                                                gckpti_elements(&e->shape));
     }
     return (begin <= end && end <= load->data_bytes && end - begin == bytes) ||
            gckpti_refuse(
@@ -28646,7 +28957,7 @@ static void gckpti_sort_entries(gckpti_loader *load, const void *by_param)
                 by_param);
 }
 
-#define GCKPTI_ORPHAN "is without its parameter, state, or values of I8"
+#define GCKPTI_ORPHAN "is without its parameter or state"
 
 /* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
 static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
@@ -28690,66 +29001,50 @@ static int gckpti_check_offsets(gckpti_loader *load)
                          load->data_bytes);
 }
 
-/* Checks values whose rows have scales. */
-static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_entry *e, int has_scales)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    const gckpt_storage storage = load->store->params[e->param].p.storage;
-    if (e->shape.n < 2 || !has_scales)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "%s needs two axes or more, and a tensor of this name and #scale",
-                             kind->name);
-    return (int)storage == e->type || storage == GCKPT_STORAGE_F32 ||
-           gckpti_refuse(load, GCKPT_E_DATA, e,
-                         "the file has it as %s, the store as %s; make it %s or F32", kind->name,
-                         gckpti_storage_name(storage), kind->name);
-}
-
 /* Checks an entry of a parameter against its first entry and the entries before and after. */
 static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *values,
                               const gckpti_file_entry *e, const gckpti_file_entry *end)
 {
-    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    const int state = e > values && !scale && !updates;
-    const gckpt_shape whole = load->store->params[e->param].p.shape;
-    gckpt_shape shape = whole;
-    shape.n -= scale; /* one scale for each row */
+    const int updates = e->slot == GCKPTI_UPDATES, state = e > values && !updates;
+    const gckpti_param *q = &load->store->params[e->param];
+    const size_t bytes = e->bytes ? (size_t)e->shape.d[0] : 0;
+    const gckpt_shape *shape = &q->p.shape;
     const char *problem = NULL;
     if (e + 1 < end && e[1].slot == e->slot)
         problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
-    else if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
-             (updates && values[1].slot != 0))
+    else if (values->slot >= 0 || (updates && values[1].slot != 0))
         problem = GCKPTI_ORPHAN;
+    else if (end[-1].slot == GCKPTI_SCALE)
+        problem = GCKPTI_OLD_INT8;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";
-    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
-        problem = "state numbers must be 0 to 3 without a gap";
+    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
+        problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
+    else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
+                       (gckpti_state_slots(q) && q->state_bytes != bytes)))
+        problem =
+            "its state has another size in the store: load before gckpt_exec_new, with the same "
+            "optimiser; and state of U8 cannot be sharded (GCKPT_SHARD_NONE)";
     if (problem)
         return gckpti_refuse(load, GCKPT_E_DATA, e, problem);
-    return updates || gckpti_same_shape(&e->shape, &shape) ||
+    return updates || e->bytes || gckpti_same_shape(&e->shape, shape) ||
            gckpti_refuse(load, GCKPT_E_SHAPE, e,
                          e > values ? "%S, but its parameter is %S"
                                     : "the file has it as %S, the store as %S",
-                         &e->shape, &whole);
+                         &e->shape, shape);
 }
 
-/* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
-static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e, gckpti_file_entry *scale)
+/* Makes a new parameter use values in the mapped file, if the format allows that. */
+static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
-    const unsigned char *data = load->file + load->bytes_read;
-    const void *scales = scale ? data + (size_t)scale->offsets[0] : NULL;
-    const void *at = data + (size_t)e->offsets[0];
+    const void *at = load->file + load->bytes_read + (size_t)e->offsets[0];
     if (e->param < load->old_params || !gckpti_little_endian() ||
-        (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
-        (uintptr_t)scales % sizeof(float))
+        (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes)
         return;
-    gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
-                      !e->type && load->desc->writable);
+    gckpti_use_values(q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = 1;
-    if (GCKPTI_HAS_COMPRESSED && scale)
-        scale->ignored = 1;
 }
 
 /* Checks the entries of a parameter, allocates missing values and states, and sets the destination
@@ -28759,18 +29054,13 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
 {
     gckpt_store *s = load->store;
     gckpti_param *q = &s->params[values->param];
-    gckpti_file_entry *e, *scale = NULL;
-    for (e = values; e < end; e++) {
+    gckpti_file_entry *e;
+    for (e = values; e < end; e++)
         if (!gckpti_check_array(load, values, e, end))
             return 0;
-        scale = e->slot == GCKPTI_SCALE ? e : scale;
-    }
-    if (GCKPTI_HAS_COMPRESSED && gckpti_kind_of(values->type)->scaled &&
-        !gckpti_check_scaled(load, values, scale != NULL))
-        return 0;
     values->old_states = (signed char)gckpti_state_slots(q);
     if (load->file)
-        gckpti_use_mapped(load, values, scale);
+        gckpti_use_mapped(load, values);
     if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
         return 0;
     const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
@@ -28778,14 +29068,14 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
         e->ignored = !floats;
         values->states = (signed char)(values->states + floats);
     }
+    if (values->states && values[1].bytes)
+        q->state_bytes = (size_t)values[1].shape.d[0];
     if (!gckpti_ensure_state(s, q, values->states))
         return gckpti_refuse(load, GCKPT_E_MEMORY, values, "no memory for its %i optimiser states",
                              values->states);
     for (e = values; e < end; e++) {
         if (e->ignored || e->slot == GCKPTI_UPDATES)
             e->ignored = 1;
-        else if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE)
-            e->spare_bytes = floats ? (size_t)gckpti_elements(&e->shape) * sizeof(float) : 0;
         else if (e->slot < 0 ? q->uninitialised : e->slot >= values->old_states)
             e->dest = e->slot < 0 ? gckpti_values_block(q) : (unsigned char *)q->p.state[e->slot];
         else if (e->slot >= 0 || !q->locked)
@@ -28798,7 +29088,6 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
 /* Allocates the spare block and divides it. */
 static int gckpti_new_spare(gckpti_loader *load)
 {
-    unsigned char *block = NULL; /* destination of the parameter's values, after their scales */
     unsigned char *spare = (unsigned char *)gckpti_new(&load->store->memory, load->spare_bytes, 1);
     load->spare = spare;
     if (!spare)
@@ -28806,8 +29095,7 @@ static int gckpti_new_spare(gckpti_loader *load)
                              "no memory for %z bytes of data in addition to the store's",
                              load->spare_bytes);
     for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
-        e->dest = e->spare_bytes ? spare : e->slot == GCKPTI_SCALE ? block : e->dest;
-        block = e->slot < 0 ? e->dest : block;
+        e->dest = e->spare_bytes ? spare : e->dest;
         spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     }
     return 1;
@@ -28883,62 +29171,60 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements as floats to x (I8 without scales), converted in place from its end. */
+/* Reads the next n elements of a row as floats to x, converted in place from its end. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
-    const int size = gckpti_kind_of(type)->bytes;
-    unsigned char *end = (unsigned char *)x + 4 * n - gckpti_storage_bytes(type, n);
-    const gckpti_compressed u = { (gckpt_storage)type, end, NULL, n, n, x };
-    if (!gckpti_load_elements(load, end, gckpti_file_count(type, n), size))
+    const int64_t bytes = gckpti_storage_bytes(type, n, n), size = gckpti_kind_of(type)->bytes;
+    unsigned char *end = (unsigned char *)x + 4 * n - bytes;
+    const gckpti_compressed u = { (gckpt_storage)type, end, n, n, x };
+    if (!gckpti_load_elements(load, end, bytes / size, (int)size))
         return 0;
     if (type != GCKPT_STORAGE_F32)
         gckpti_decompress(&u, 0, n, x);
     return 1;
 }
 
-/* Reads n values of a compressed parameter `to`, in one piece, or (from another type) by rows, if
- * each has a scale, else by chunks. */
+/* Reads a tensor that is compressed in the store, or stored in blocks: at once or, to another
+ * storage, by parts of rows. The store has `count` of its values, from element `first` on. */
 static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                  int64_t n)
+                                  int64_t first, int64_t count)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
-    gckpti_set_block(to, e->dest);
-    if (e->type == (int)to->p.storage)
-        return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to->p),
-                                    gckpti_file_count(e->type, n), kind->bytes);
-    const int64_t most = kind->scaled ? gckpti_row_length(&to->p) : (int64_t)GCKPTI_CHUNK;
-    const size_t bytes = (size_t)most * sizeof(float);
-    float *x = (float *)gckpti_new(&load->store->memory, bytes, 1);
+    const int64_t bytes = e->offsets[1] - e->offsets[0], elements = gckpti_elements(&e->shape);
+    float x[GCKPTI_CHUNK];
     int fits = 1;
-    if (!x)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for a row of %z bytes", bytes);
-    for (int64_t at = 0, count; at < n && fits; at += count) {
-        count = gckpti_min(n - at, most);
-        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_compress_row(to, at, count, x);
+    gckpti_set_stored(to, e->dest);
+    if (e->type == (int)to->p.storage)
+        return gckpti_load_elements(load, e->dest, bytes / kind->bytes, kind->bytes);
+    for (int64_t at = 0, n; at < elements && fits; at += n) {
+        n = gckpti_values_chunk(gckpti_last(&e->shape), at, elements);
+        const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
+        fits = gckpti_load_floats(load, e->type, x, n) &&
+               (begin >= end || gckpti_compress_at(to, begin - first, end - begin, x + begin - at));
     }
-    gckpti_delete(&load->store->memory, x, bytes, 1);
     return fits || load->result != GCKPT_OK
                ? fits
                : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                kind->name, kind->beyond);
 }
 
-/* Compares a tensor of the file with values or scales that the store may not change. */
+/* Compares a tensor of the file with values that the store may not change. */
 static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
 {
     const gckpt_parameter *p = &load->store->params[e->param].p;
-    const int stored = e->slot < 0 ? (int)p->storage : GCKPT_STORAGE_F32, type = e->type;
+    const int type = e->type;
+    const int size = gckpti_kind_of(type)->bytes;
     const int64_t count = gckpti_elements(&e->shape);
-    const void *at = e->slot >= 0 ? p->scales : gckpti_stored(p);
-    const unsigned char *values = (const unsigned char *)at;
+    const unsigned char *values = (const unsigned char *)gckpti_stored(p);
     float x[GCKPTI_CHUNK];
-    int equal = type == stored;
+    int equal = type == (int)p->storage;
     for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_min(count - k, GCKPTI_CHUNK);
-        const size_t bytes = (size_t)gckpti_storage_bytes(type, n);
-        if (!gckpti_load_elements(load, x, gckpti_file_count(type, n), gckpti_kind_of(type)->bytes))
+        n = gckpti_values_chunk(gckpti_last(&e->shape), k, count);
+        const int64_t bytes = gckpti_storage_bytes(type, n, n);
+        if (!gckpti_load_elements(load, x, bytes / size, size))
             return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, k), x, bytes);
+        equal = !memcmp(values + gckpti_storage_bytes(type, gckpti_last(&e->shape), k), x,
+                        (size_t)bytes);
     }
     return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
                                   "is external and not writable, and the file has other values; "
@@ -28949,17 +29235,19 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
  * array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     gckpti_param to = load->store->params[e->param];
-    int64_t first = 0, count = gckpti_elements(&e->shape);
+    int64_t first;
     if (!e->dest)
         return gckpti_load_compared(load, e);
-    if (e->slot != GCKPTI_SCALE)
-        count = gckpti_part_of(load->store, &to, e->slot, &first);
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
-        return 0;
-    if (e->slot < 0 && gckpti_is_compressed((int)to.p.storage))
-        return gckpti_load_compressed(load, e, &to, count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
+    const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
+    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 &&
+        (gckpti_is_compressed((int)to.p.storage) || kind->block > 1))
+        return gckpti_load_compressed(load, e, &to, first, count);
+    return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
+           gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
 /* Reads all data, in the order of the file. */
@@ -28984,15 +29272,6 @@ static int gckpti_load_data(gckpti_loader *load)
 }
 
 /* ---- the result: everything or nothing ---- */
-/* Multiplies floats that were I8 in the file by the scales of their rows. */
-static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const float *scales)
-{
-    int64_t first;
-    const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
-    for (int64_t k = 0; k < count; k++)
-        q->p.values[k] *= scales[(first + k) / q->p.shape.d[q->p.shape.n - 1]];
-}
-
 /* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
 static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
                                 gckpti_param *q)
@@ -29022,10 +29301,6 @@ static void gckpti_commit(gckpti_loader *load)
         gckpti_param *q = &s->params[e->param];
         if (e->slot < 0)
             gckpti_commit_param(load, e, q);
-        if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE && e->spare_bytes) {
-            gckpti_apply_scales(s, q, (const float *)(const void *)e->dest);
-            continue;
-        }
         if (e->spare_bytes)
             memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
                    e->spare_bytes);
@@ -29446,7 +29721,7 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 /* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
-    const void *values, *scales; /* in their storage */
+    const void *values; /* in their storage */
     gckpt_shape shape;
     uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
     unsigned char storage, frozen;
@@ -29481,8 +29756,9 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
     }
     for (size_t i = 0; i < n; i++) {
         const int64_t count = gckpti_planned_capacity(plan, plan->params[i].elements, 0);
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)count, sizeof(float));
+        const size_t bytes = plan->params[i].state_bytes;
+        for (int slot = 0; slot < plan->params[i].slots; slot++)
+            gckpti_count_alloc(&used, bytes ? bytes : (size_t)count * sizeof(float), 1);
     }
     return gckpti_count_block(used + names);
 }
@@ -29552,8 +29828,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
         q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
         if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
-                              (const float *)exported->scales, 0);
+            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values, 0);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
         q->uninitialised = 0;
@@ -29758,10 +30033,10 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     char at[24];
     GCKPTI_C_NUMBERS(gckpti_extent, sizes, size_count, gckpti_c_offset((size_t)*q, at))
     GCKPTI_C_ARRAY(gckpti_plan_param, params, param_count,
-                   "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n", q->elements,
-                   (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2], (size_t)q->momentum,
-                   (size_t)q->name, q->node, q->store_index, q->running, q->trained, q->external,
-                   q->storage)
+                   "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i, %i, %z },\n",
+                   q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                   (size_t)q->momentum, (size_t)q->name, q->node, q->store_index, q->running,
+                   q->trained, q->external, q->storage, q->slots, q->state_bytes)
     GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
                    q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
     GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
@@ -29964,13 +30239,13 @@ static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *na
     gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
-/* Prints parameter i's values in their storage type, and its scales. */
+/* Prints parameter i's values in their storage type. */
 static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
     const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
-    const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
-    const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
+    gckpt_shape shape = q->p.shape;
+    const int64_t n = gckpti_pack_shape((int)q->p.storage, &shape);
     const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
@@ -29981,11 +30256,6 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     for (int64_t at = 0; at < n && raw; at++)
         gckpti_print(out, at % 16 ? " %i," : "\n    %i,",
                      bytes == 2 ? ((const uint16_t *)raw)[at] : ((const unsigned char *)raw)[at]);
-    if (scales) {
-        gckpti_print(out, "\n} };\n");
-        gckpti_c_bits(out, 4, (int64_t)scales, name, "scale", i);
-        gckpti_c_words(out, q->p.scales, scales);
-    }
     gckpti_print(out, "\n} };\n");
 }
 
@@ -29997,7 +30267,6 @@ static void gckpti_c_param(gckpti_sink *out, const gckpt_store *s, const char *n
     for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
         gckpti_print(out, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
     gckpti_print(out, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_print(out, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z, " : "NULL, ", name, i);
     gckpti_c_shape(out, &p->shape);
     gckpti_print(out, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
@@ -30080,22 +30349,21 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_part_bytes
 #undef gckpti_set_update_part
 #undef gckpti_is_compressed
+#undef gckpti_values_bytes
 #undef gckpti_cpu_dequantise
 #undef gckpti_storage_name
-#undef gckpti_file_count
 #undef gckpti_storage_bytes
+#undef gckpti_pack_shape
 #undef gckpti_unpack_shape
-#undef gckpti_row_length
-#undef gckpti_scale_bytes
-#undef gckpti_values_bytes
+#undef gckpti_values_chunk
 #undef gckpti_set_stored
 #undef gckpti_values_block
-#undef gckpti_set_block
 #undef gckpti_compressed_at
 #undef gckpti_decompress
 #undef gckpti_compressed_from
-#undef gckpti_compress_row
+#undef gckpti_compress_at
 #undef gckpti_host_values
+#undef gckpti_masked_attention
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
 #undef gckpti_linear_loss_block
@@ -30308,7 +30576,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
 
 /* >>quant/vectors */
 #if !defined(GCKPT_NO_QUANT) || !defined(GCKPT_NO_BF16)
-/* ---- vectors of elements that are stored as bf16, f16 or int8 ---- */
+/* ---- vectors of elements that are stored as bf16 or f16, and of bytes ---- */
 #if GCKPTI_ISA == 3
 /* gckpti_from_f16 by an instruction, but every NaN becomes the one NaN of that function. */
 GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
@@ -30317,12 +30585,6 @@ GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), V(set1)(GCKPTI_NAN));
 }
 #endif
-
-/* Converts the lowest 8 bits of each word, a signed n, to n: (2^23 + 128 + n) - (2^23 + 128). */
-GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
-{
-    return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
-}
 
 /* Converts the lowest 16 bits of each word, an f16, to floats as gckpti_from_f16 does. */
 GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
@@ -30352,26 +30614,32 @@ GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
 #endif
 }
 
-/* Returns W quantised elements at b as floats; I8: times scale. storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
+/* Returns W signed bytes at b as floats. */
+GCKPTI_ALWAYS FLOATS V(signed_bytes)(const unsigned char *b)
+{
+#if GCKPTI_ISA == 3
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)b)));
+#elif GCKPTI_ISA == 2
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)b)));
+#else
+    return V(floats)((V(bytes)(b) ^ 0x4b000080)) - V(set1)(8388736.0f);
+#endif
+}
+
+/* Returns W elements at b as floats. storage: a constant, BF16 or F16. */
+GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b)
 {
     INTS word;
 #if GCKPTI_ISA == 3
-    if (storage == GCKPT_STORAGE_I8)
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)b))) *
-               scale;
     if (storage == GCKPT_STORAGE_F16)
         return V(half)(_mm256_loadu_si256((const __m256i *)b));
     word = (INTS)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)b));
 #elif GCKPTI_ISA == 2
-    if (storage == GCKPT_STORAGE_I8)
-        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)b))) *
-               scale;
     word = (INTS)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
 #else
     uint16_t half[W];
-    if (storage == GCKPT_STORAGE_I8)
-        return V(low_byte)(V(bytes)((const unsigned char *)b)) * scale;
     memcpy(half, b, sizeof half);
     for (int i = 0; i < W; i++)
         word[i] = half[i];
@@ -30379,45 +30647,32 @@ GCKPTI_ALWAYS FLOATS V(dequantised)(int storage, const void *b, FLOATS scale)
     return storage == GCKPT_STORAGE_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
-/* Returns the elements in the first `bytes` bytes of x as floats; the other elements are 0. */
-GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char *x, FLOATS scale,
-                                               int64_t bytes)
+/* Returns the first n elements of x as floats; the other elements are 0. */
+GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const uint16_t *x, int64_t n)
 {
-    unsigned char padded[2 * W] = { 0 };
-    memcpy(padded, x, (size_t)bytes);
-    if (storage == GCKPT_STORAGE_I8)
-        return V(dequantised)(GCKPT_STORAGE_I8, padded, scale);
-    if (storage == GCKPT_STORAGE_F16)
-        return V(dequantised)(GCKPT_STORAGE_F16, padded, scale);
-    return V(dequantised)(GCKPT_STORAGE_BF16, padded, scale);
+    uint16_t padded[W] = { 0 };
+    memcpy(padded, x, (size_t)n * sizeof *x);
+    return storage == GCKPT_STORAGE_F16 ? V(dequantised)(GCKPT_STORAGE_F16, padded)
+                                        : V(dequantised)(GCKPT_STORAGE_BF16, padded);
 }
 
-/* Dequantises elements at..at+W-1 of b; `left` of them exist; storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, FLOATS scale,
-                                  int64_t left)
+/* Dequantises elements at..at+W-1 of b; `left` of them exist; storage: a constant, BF16 or F16. */
+GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, int64_t left)
 {
-    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
-    const unsigned char *x = (const unsigned char *)b + at * each;
-    if (left >= W)
-        return V(dequantised)(storage, x, scale);
-    return V(dequantised_part)(storage, x, scale, left * each);
+    const uint16_t *x = (const uint16_t *)b + at;
+    return left >= W ? V(dequantised)(storage, x) : V(dequantised_part)(storage, x, left);
 }
 
 /* ---- dot products of words of such elements ---- */
-/* Adds the 2 terms (I8: 4) of each word of b, lowest bits first, to sum. */
-GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
-                                   FLOATS sum)
+/* Adds the 2 terms of each word of b, lowest bits first, to sum. */
+GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, const float *x, FLOATS sum)
 {
     const INTS word = V(bits)(words);
-    const unsigned each = storage == GCKPT_STORAGE_I8 ? 4 : 2;
     GCKPTI_UNROLL
-    for (unsigned k = 0; k < each; k++) {
-        const INTS low = word >> (32 / each * k);
+    for (unsigned k = 0; k < 2; k++) {
         FLOATS y = V(floats)(k ? word & 0xffff0000u : word << 16);
         if (storage == GCKPT_STORAGE_F16)
-            y = V(low_half)(low);
-        if (storage == GCKPT_STORAGE_I8)
-            y = V(low_byte)(low) * scale;
+            y = V(low_half)(word >> (16 * k));
         sum = V(fma)(V(set1)(x[k]), y, sum);
     }
     return sum;
@@ -30425,21 +30680,14 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
 
 /* Adds the terms of 4 words of `vectors` vectors of columns; word q of vector i is
  * words[4 * i + q]. Does nothing for floats. */
-GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const float *scales,
-                                const float *x, FLOATS *sum)
+GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const float *x,
+                                FLOATS *sum)
 {
-    const int each = storage == GCKPT_STORAGE_I8 ? 4 : 2;
-    FLOATS scale[32 / W];
-    if (storage == GCKPT_STORAGE_F32)
-        return;
     GCKPTI_UNROLL
-    for (int i = 0; i < vectors; i++)
-        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(scales + W * i) : V(zero)();
-    GCKPTI_UNROLL
-    for (int q = 0; q < 4; q++) {
+    for (int q = 0; q < 4 && storage != GCKPT_STORAGE_F32; q++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++)
-            sum[i] = V(word_terms)(storage, words[4 * i + q], scale[i], x + q * each, sum[i]);
+            sum[i] = V(word_terms)(storage, words[4 * i + q], x + 2 * q, sum[i]);
     }
 }
 #endif
@@ -30677,14 +30925,13 @@ typedef struct {
     const float *a;
     int64_t a_step;
     const void *b;
-    int64_t row;         /* distance of rows of b, in elements or (dot, compressed) words */
-    const float *scales; /* of I8: one for each row of b */
-    const float *from;   /* dot: where chains start, or NULL for +0; axpy: chains start in c */
+    int64_t row;       /* distance of rows of b, in elements or (dot, compressed) words */
+    const float *from; /* dot: where chains start, or NULL for +0; axpy: chains start in c */
     float *c;
     const void *next; /* dot: NULL, or rows of b to prefetch for the next call */
 } V(gemv);
 
-/* Adds `terms` terms to W (or `left`) columns from j on; x: those terms of a, then 8 scales. */
+/* Adds `terms` terms to W (or `left`) columns from j on; x: those terms of a. */
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
@@ -30696,7 +30943,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            GCKPTI_IF_COMPRESSED(y = V(load_wide)(storage, t->b, at, x[8 + p], left));
+            GCKPTI_IF_COMPRESSED(y = V(load_wide)(storage, t->b, at, left));
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
@@ -30706,15 +30953,13 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
 GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv; /* a copy that no store can alias */
-    const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_F32 ? 4 : 2;
     const char *next = (const char *)t.b + 8 * t.row * each;
-    FLOATS x[16];
+    FLOATS x[8];
     int64_t j = 0;
     GCKPTI_UNROLL
-    for (int p = 0; p < terms; p++) {
+    for (int p = 0; p < terms; p++)
         x[p] = V(set1)(t.a[p * t.a_step]);
-        x[8 + p] = V(set1)(storage == GCKPT_STORAGE_I8 ? t.scales[p] : 0.0f);
-    }
     for (; j + W <= t.n; j += W) {
         for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
              terms == 8 && j % 16 == 0 && i < end; i++)
@@ -30740,7 +30985,7 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
-    const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
     FLOATS sum[32 / W];
     int64_t p = 0;
@@ -30763,7 +31008,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
                 for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                     sum[i] = V(fma)(V(set1)(x[(l + q) * t.a_step]), r[4 * i + q], sum[i]);
             }
-        GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
+        GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL
@@ -30795,9 +31040,9 @@ static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
     }
 }
 
-/* >>quant/int4 */
+/* >>quant/blocks */
 #ifndef GCKPT_NO_QUANT
-/* ---- int4 blocks (store/store.h): a scale in f16, then bytes of two values each ---- */
+/* ---- blocks (quant/api.h): a scale in f16; then bytes of a value (I8) or of two (I4) ---- */
 /* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
 GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 {
@@ -30809,20 +31054,36 @@ GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 #endif
 }
 
-/* Returns a table for V(int4_lookup): all 16 values times the scale, or (no lookup) the scale. */
-GCKPTI_ALWAYS FLOATS V(int4_table)(const unsigned char *b)
+/* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
+GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 {
-    const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
 #if GCKPTI_ISA == 3
-    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32((__m512i)(word << (24 - 8 * k)), 24));
+#elif GCKPTI_ISA == 2
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32((__m256i)(word << (24 - 8 * k)), 24));
 #else
-    return V(set1)(gckpti_from_f16(half));
+    return V(floats)((word >> (8 * k) & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 #endif
 }
 
-GCKPTI_ALWAYS FLOATS V(int4_lookup)(INTS word, FLOATS table)
+/* Returns a block's scale for V(block_values); with lookups (I4) all 16 values times it. */
+GCKPTI_ALWAYS FLOATS V(block_table)(int storage, float scale)
 {
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    if (storage == GCKPT_STORAGE_I4)
+        return all * V(set1)(scale);
+#endif
+    (void)storage;
+    return V(set1)(scale);
+}
+
+/* Returns values k..k+W-1 of a block, whose table is given; k is a multiple of W. */
+GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsigned k, FLOATS table)
+{
+    if (storage == GCKPT_STORAGE_I8)
+        return V(signed_bytes)(b + 2 + k) * table;
+    const INTS word = V(bytes)(b + 2 + k % 16) >> (k / 16 * 4);
 #if GCKPTI_ISA == 3
     return _mm512_permutexvar_ps((__m512i)word, table);
 #else
@@ -30830,56 +31091,115 @@ GCKPTI_ALWAYS FLOATS V(int4_lookup)(INTS word, FLOATS table)
 #endif
 }
 
-/* Dequantises elements at..at+n-1 of int4 blocks to x; `at` is a multiple of W. */
-GCKPTI_ALWAYS void V(dequantise_int4)(const unsigned char *quant, int64_t at, int64_t n, float *x)
+/* Returns values k..k+n-1 of a block, which may end with them; the others are 0. */
+GCKPTI_ALWAYS FLOATS V(last_values)(int storage, const unsigned char *b, unsigned k, int64_t n,
+                                    FLOATS table)
 {
-    const unsigned char *b = quant + gckpti_file_count(GCKPT_STORAGE_I4, at);
-    for (unsigned k = (unsigned)at % GCKPTI_INT4_BLOCK; n > 0; k = 0, b += GCKPTI_INT4_BYTES) {
-        const FLOATS table = V(int4_table)(b);
-        for (; k < GCKPTI_INT4_BLOCK && n > 0; k += W, n -= W, x += W) {
-            const FLOATS y = V(int4_lookup)(V(bytes)(b + 2 + k % 16) >> (k / 16 * 4), table);
-            if (n >= W)
-                V(store)(x, y);
-            else
-                V(store_n)(x, y, n);
-        }
-    }
+    unsigned char padded[2 + W] = { 0 };
+    if (storage == GCKPT_STORAGE_I4) /* never short */
+        return V(block_values)(storage, b, k, table);
+    memcpy(padded + 2, b + 2 + k, (size_t)n);
+    return V(block_values)(storage, padded, 0, table);
 }
 
+#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* bits of the scale of row i */
+
 /* Returns the scales of W blocks, which are `row` bytes apart. */
-GCKPTI_ALWAYS FLOATS V(int4_scales)(const unsigned char *b, int64_t row)
+GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
 {
     INTS word;
 #if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else a macro with warnings */
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
+#elif GCKPTI_ISA == 2 /* gcc would set lanes in memory, which is slower */
+    __m128i half = _mm_cvtsi32_si128((uint16_t)GCKPTI_HALF(0));
+    half = _mm_insert_epi16(half, GCKPTI_HALF(1), 1);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(2), 2);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(3), 3);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(4), 4);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(5), 5);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(6), 6);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(7), 7);
+    word = (INTS)_mm256_cvtepu16_epi32(half);
 #else
     for (int i = 0; i < W; i++)
         word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
 #endif
-    return V(low_half)(word);
+    return V(low_half)(word); /* of which it reads the lowest 16 bits */
 }
 
-/* Adds 4 terms, 4 apart: the low halves of the bytes of `word`, to `vectors` vectors of columns. */
-GCKPTI_ALWAYS void V(int4_terms)(int vectors, const INTS *word, const FLOATS *scale, const float *x,
-                                 FLOATS *sum)
+/* Sets the scales of 8 blocks, which are `row` bytes apart. */
+GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *scale)
+{
+#if GCKPTI_ISA == 3
+    const __m128i halves =
+        _mm_setr_epi16(GCKPTI_HALF(0), GCKPTI_HALF(1), GCKPTI_HALF(2), GCKPTI_HALF(3),
+                       GCKPTI_HALF(4), GCKPTI_HALF(5), GCKPTI_HALF(6), GCKPTI_HALF(7));
+    _mm256_storeu_ps(scale,
+                     _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves))));
+#else
+    for (int p = 0; p < 8; p += W)
+        V(store)(scale + p, V(block_scales)(b + p * row, row));
+#endif
+}
+
+#undef GCKPTI_HALF
+
+/* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
+ * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
+ */
+GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, unsigned k, int64_t n,
+                                        float *x, int rows, int64_t apart, int64_t width)
+{
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    float scale[8];
+    for (int64_t count; n > 0; n -= count, x += count, k = 0, b += bytes) {
+        count = gckpti_min(n, GCKPTI_QUANT_BLOCK - k);
+        if (rows == 8)
+            V(eight_scales)(b, apart, scale);
+        else
+            scale[0] = gckpti_block_scale(b);
+        for (int p = 0; p < rows; p++) {
+            const FLOATS table = V(block_table)(storage, scale[p]);
+            const unsigned char *from = b + p * apart;
+            float *to = x + p * width;
+            for (unsigned i = 0; i < count; i += W) {
+                const int64_t left = count - i;
+                if (left >= W)
+                    V(store)(to + i, V(block_values)(storage, from, k + i, table));
+                else
+                    V(store_n)(to + i, V(last_values)(storage, from, k + i, left, table), left);
+            }
+        }
+    }
+}
+
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves. */
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *scale,
+                                  const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (int k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            const FLOATS y = V(low_int4)(word[4 * i] >> (8 * (unsigned)k)) * scale[i];
-            sum[i] = V(fma)(V(set1)(x[k]), y, sum[i]);
+            FLOATS y;
+            if (storage == GCKPT_STORAGE_I8)
+                y = V(word_byte)(word[4 * i], (unsigned)k);
+            else
+                y = V(low_int4)(word[4 * i] >> (8 * (unsigned)k));
+            sum[i] = V(fma)(V(set1)(x[k]), y * scale[i], sum[i]);
         }
     }
 }
 
 /* V(gemv_dot) of gemv->n columns in `vectors` (a constant) vectors, on little-endian processors. A
- * row of b has gemv->k blocks in gemv->row bytes. Terms of a block are the low halves of its bytes,
- * then the high halves. */
-GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
+ * row of b has gemv->k blocks in gemv->row bytes. The first 16 terms of an I4 block are the low
+ * halves of its bytes, the others the high halves. */
+GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * gemv)
 {
+    const int int8 = storage == GCKPT_STORAGE_I8, ahead = int8 ? 2 : 3; /* blocks per cache line */
+    const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
     FLOATS sum[64 / W], scale[64 / W], r[4];
@@ -30887,28 +31207,28 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
-    for (int64_t p = 0; p < t.k; p++, b += GCKPTI_INT4_BYTES) {
-        const float *x = t.a + GCKPTI_INT4_BLOCK * p;
-        const char *lines = (const char *)t.next + p / 3 * (3 * GCKPTI_INT4_BYTES);
-        for (int64_t i = p % 3; i < vectors * W; i += 3)
+    for (int64_t p = 0; p < t.k; p++, b += bytes) {
+        const float *x = t.a + GCKPTI_QUANT_BLOCK * p;
+        const char *lines = (const char *)t.next + p / ahead * (ahead * bytes);
+        for (int64_t i = p % ahead; i < vectors * W; i += ahead)
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++) {
-            scale[i] = V(int4_scales)(b + W * i * t.row, t.row);
-            V(transpose4)(b + W * i * t.row + 2, t.row, r);
+        for (int i = 0; i < vectors; i++)
+            scale[i] = V(block_scales)(b + W * i * t.row, t.row);
+        for (int half = 0; half < 2; half++) {
             GCKPTI_UNROLL
-            for (int q = 0; q < 4; q++)
-                word[4 * i + q] = V(bits)(r[q]);
-        }
-        for (int high = 0; high < 2; high++) {
+            for (int i = 0; i < vectors; i++) {
+                if (int8 || !half)
+                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, r);
+                GCKPTI_UNROLL
+                for (int q = 0; q < 4; q++)
+                    word[4 * i + q] = int8 || !half ? V(bits)(r[q]) : word[4 * i + q] >> 4;
+            }
 #if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
             GCKPTI_UNROLL
 #endif
             for (int q = 0; q < 4; q++)
-                V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
-            GCKPTI_UNROLL
-            for (int i = 0; i < 4 * vectors; i++)
-                word[i] = word[i] >> 4;
+                V(block_terms)(storage, vectors, word + q, scale, x + 16 * half + 4 * q, sum);
         }
     }
     GCKPTI_UNROLL
@@ -30916,48 +31236,65 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(gemv_axpy) of 8 terms: gemv->n columns in whole int4 blocks, gemv->row bytes per row of b;
+/* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b;
  * prefetches the next 8 terms. */
-GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
+GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
 {
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS x[8], table[8];
-    GCKPTI_UNROLL
+    enum { STRIP = 16, VECTORS = GCKPTI_QUANT_BLOCK / W };
+    float scales[8 * STRIP], x[8]; /* scales of a strip of blocks, which are converted at once */
     for (int p = 0; p < 8; p++)
-        x[p] = V(set1)(t.a[p * t.a_step]);
-    for (int64_t j = 0; j < t.n; j += GCKPTI_INT4_BLOCK, b += GCKPTI_INT4_BYTES) {
-        GCKPTI_UNROLL
-        for (int p = 0; p < 8; p++) {
-            table[p] = V(int4_table)(b + p * t.row);
-            __builtin_prefetch(b + (8 + p) * t.row, 0, 2);
-        }
-        for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i += W) {
-            float *c = t.c + j + i, *d = c + GCKPTI_INT4_BLOCK / 2;
-            FLOATS low = V(load)(c), high = V(load)(d);
+        x[p] = t.a[p * t.a_step];
+    for (float *c = t.c, *const end = t.c + t.n; c < end;) {
+        const int64_t strip = gckpti_min(STRIP, (end - c) / GCKPTI_QUANT_BLOCK);
+        for (int64_t i = 0; i < strip; i++)
+            V(eight_scales)(b + i * bytes, t.row, scales + 8 * i);
+        for (const float *scale = scales; scale < scales + 8 * strip; scale += 8, b += bytes) {
+            /* a block is about half a cache line: every other one is prefetched */
+            const int64_t next = (8 - (scale - scales) / 8 % 2) * t.row;
+            FLOATS sum[VECTORS];
+            GCKPTI_UNROLL
+            for (int v = 0; v < VECTORS; v++)
+                sum[v] = V(load)(c + v * W);
             GCKPTI_UNROLL
             for (int p = 0; p < 8; p++) {
-                const INTS word = V(bytes)(b + p * t.row + 2 + i);
-                low = V(fma)(x[p], V(int4_lookup)(word, table[p]), low);
-                high = V(fma)(x[p], V(int4_lookup)(word >> 4, table[p]), high);
+                const FLOATS table = V(block_table)(storage, scale[p]);
+                const unsigned char *row = b + p * t.row;
+                if (p % 2)
+                    __builtin_prefetch(row + next, 0, 2);
+                GCKPTI_UNROLL
+                for (int v = 0; v < VECTORS; v++)
+                    sum[v] =
+                        V(fma)(V(set1)(x[p]),
+                               V(block_values)(storage, row, (unsigned)(v * W), table), sum[v]);
             }
-            V(store)(c, low), V(store)(d, high);
+            GCKPTI_UNROLL
+            for (int v = 0; v < VECTORS; v++, c += W)
+                V(store)(c, sum[v]);
         }
     }
 }
 
 /* >>quant/kernels */
 /* ---- products with a quantised b ---- */
-GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
-                                     float *x)
+GCKPTI_ALWAYS void V(dequantise_row)(int storage, const void *b, int64_t n, float *x)
 {
-    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
-    const FLOATS s = V(set1)(scale);
     int64_t i = 0;
     for (; i + W <= n; i += W)
-        V(store)(x + i, V(dequantised)(storage, b + i * each, s));
+        V(store)(x + i, V(dequantised)(storage, (const uint16_t *)b + i));
     if (i < n)
-        V(store_n)(x + i, V(load_wide)(storage, b, i, s, n - i), n - i);
+        V(store_n)(x + i, V(load_wide)(storage, b, i, n - i), n - i);
+}
+
+/* Returns nonzero if blocks begin at the same columns in all rows of n elements, `row` apart, from
+ * element `at` of u on, and none but the last one of a row is short. */
+GCKPTI_ALWAYS int V(is_regular)(const gckpti_compressed *u, int64_t at, int64_t row, int64_t n)
+{
+    if (u->row % GCKPTI_QUANT_BLOCK == 0)
+        return row % GCKPTI_QUANT_BLOCK == 0;
+    return row % u->row == 0 && at % u->row + n <= u->row;
 }
 
 /* Dequantises n elements of `rows` rows of u, `row` apart, from element `at` on, to rows of `width`
@@ -30965,22 +31302,31 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
 static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
-    const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
-    const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
-    for (; rows > 0; rows--, at += row, x += width) {
-        const unsigned char *b = gckpti_compressed_at(u, at);
-        for (int64_t i = 0; i < n * each; i += 64)
-            __builtin_prefetch(b + ahead + i, 0, 2);
+    const int blocks = u->storage >= GCKPT_STORAGE_I8, each = blocks ? 1 : 2;
+    const int storage = (int)u->storage, regular = blocks && V(is_regular)(u, at, row, n);
+    const int64_t apart = gckpti_storage_bytes(storage, u->row, row), ahead = rows * apart;
+    const unsigned k = blocks ? (unsigned)(at % u->row % GCKPTI_QUANT_BLOCK) : 0;
+    const unsigned char *b = gckpti_compressed_at(u, at - k);
+    const float *const start = x;
+    for (int64_t done; rows > 0; rows -= done, x += done * width, b += done * apart) {
+        done = rows >= 8 && regular && k % W == 0 ? 8 : 1;
+        for (int64_t p = 0; p < done; p++)
+            for (int64_t i = 0; i < n * each; i += 64)
+                __builtin_prefetch(b + p * apart + ahead + i, 0, 2);
         if (storage == GCKPT_STORAGE_BF16)
-            V(dequantise_row)(GCKPT_STORAGE_BF16, b, 0.0f, n, x);
+            V(dequantise_row)(GCKPT_STORAGE_BF16, b, n, x);
         else if (storage == GCKPT_STORAGE_F16)
-            V(dequantise_row)(GCKPT_STORAGE_F16, b, 0.0f, n, x);
-        else if (u->scales && at + n <= (at / u->row + 1) * u->row)
-            V(dequantise_row)(GCKPT_STORAGE_I8, b, u->scales[at / u->row], n, x);
-        else if (storage == GCKPT_STORAGE_I4 && at % W == 0)
-            V(dequantise_int4)((const unsigned char *)u->quantised, at, n, x);
+            V(dequantise_row)(GCKPT_STORAGE_F16, b, n, x);
+        else if (!regular || k % W)
+            gckpti_decompress(u, at + (x - start) / width * row, n, x);
+        else if (done == 8 && storage == GCKPT_STORAGE_I8)
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 8, apart, width);
+        else if (done == 8)
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 8, apart, width);
+        else if (storage == GCKPT_STORAGE_I8)
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 1, 0, 0);
         else
-            gckpti_decompress(u, at, n, x);
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 1, 0, 0);
     }
 }
 
@@ -31011,83 +31357,89 @@ static GCKPTI_TARGET void V(pack_compressed)(const gckpti_product *t, int64_t p,
         }
 }
 
-#define GCKPTI_BY_STORAGE(what, size)                                                              \
-    if (u->storage == GCKPT_STORAGE_BF16)                                                          \
-        V(what)(GCKPT_STORAGE_BF16, size, &t);                                                     \
-    else if (u->storage == GCKPT_STORAGE_F16)                                                      \
-        V(what)(GCKPT_STORAGE_F16, size, &t);                                                      \
-    else                                                                                           \
-        V(what)(GCKPT_STORAGE_I8, size, &t);
-
-/* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time if their terms are whole
- * words; else they are dequantised to the stack. */
+/* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time (blocks: 64 with AVX-512), if
+ * their terms are whole words or blocks; else they are dequantised to the stack. */
 static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t j0,
                                             const V(gemv) * gemv)
 {
     enum { TERMS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
-    const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
     const float *b = (const float *)u->quantised;
     float buffer[TERMS * COLS];
-    const int blocks = u->storage == GCKPT_STORAGE_I4;
-    const int words =
-        gemv->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == gemv->k);
-    const int full_blocks =
-        gemv->k % GCKPTI_INT4_BLOCK == 0 && gemv->row == gemv->k && gemv->k < 1 << 27;
-    const int direct =
-        gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_blocks : words);
-    const int64_t most = blocks ? MOST : COLS;
+    const int blocks = u->storage >= GCKPT_STORAGE_I8;
+    const int words = gemv->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0;
+    const int whole = gemv->row == gemv->k && gemv->k < 1 << 27 && u->row == gemv->k;
+    const int direct = gckpti_little_endian() && gemv->a_step == 1 && (blocks ? whole : words);
+    const int64_t most = blocks ? MOST : COLS, terms = TERMS * COLS / most;
     V(gemv) t = *gemv;
     for (int64_t j = 0; j < gemv->n; j += t.n) {
+        int64_t p = 0;
         t.n = gckpti_min(gemv->n - j, most), t.c = gemv->c + j;
         t.from = gemv->from ? gemv->from + j : NULL;
         if (t.n == most && direct && blocks) {
-            t.k = gemv->k / GCKPTI_INT4_BLOCK, t.row = t.k * GCKPTI_INT4_BYTES;
+            t.k = gemv->k / GCKPTI_QUANT_BLOCK, p = t.k * GCKPTI_QUANT_BLOCK;
+            t.row = gckpti_storage_bytes((int)u->storage, u->row, gemv->k);
             t.b = (const char *)u->quantised + (j0 + j) * t.row;
             t.next = (const char *)t.b + gckpti_min(most, gemv->n - most - j) * t.row;
-            V(gemv_dot_int4)(MOST / W, &t);
-            continue;
+            if (u->storage == GCKPT_STORAGE_I8)
+                V(gemv_dot_blocks)(GCKPT_STORAGE_I8, MOST / W, &t);
+            else
+                V(gemv_dot_blocks)(GCKPT_STORAGE_I4, MOST / W, &t);
+            t.from = t.c;
         }
-        t.n = gckpti_min(t.n, COLS);
         if (t.n == COLS && direct && !blocks) {
-            t.k = gemv->k / in_word, t.row = gemv->row / in_word;
-            t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
+            t.k = gemv->k / 2, t.row = gemv->row / 2;
+            t.b = b + (j0 + j) * t.row;
             t.next = b + (j0 + gckpti_min(j + COLS, gemv->n - COLS)) * t.row;
-            GCKPTI_BY_STORAGE(gemv_dot_of, COLS / W)
+            if (u->storage == GCKPT_STORAGE_BF16)
+                V(gemv_dot_of)(GCKPT_STORAGE_BF16, COLS / W, &t);
+            else
+                V(gemv_dot_of)(GCKPT_STORAGE_F16, COLS / W, &t);
             continue;
         }
-        for (int64_t p = 0; p < gemv->k; p += t.k, t.from = t.c) {
-            t.k = gckpti_min(gemv->k - p, TERMS), t.a = gemv->a + p * t.a_step;
-            V(decompress)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
-            t.b = buffer, t.row = TERMS, t.next = NULL;
+        for (; p < gemv->k; p += t.k, t.from = t.c) {
+            t.k = gckpti_min(gemv->k - p, terms), t.a = gemv->a + p * t.a_step;
+            V(decompress)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, terms);
+            t.b = buffer, t.row = terms, t.next = NULL;
             V(gemv_dot)(&t);
         }
         t.a = gemv->a;
     }
 }
 
-/* V(gemv_axpy) of columns j0.. of a quantised b: 8 terms of whole vectors, else dequantised. */
+/* V(gemv_axpy) of 8 terms that are read in place: the first *n of gemv's columns, from element `at`
+ * of u on. Sets *n to a multiple of a vector or block, unless blocks are divided. */
+GCKPTI_ALWAYS void V(direct_axpy)(const gckpti_compressed *u, int64_t at, V(gemv) t, int64_t *n)
+{
+    const int blocks = u->storage >= GCKPT_STORAGE_I8, each = blocks ? GCKPTI_QUANT_BLOCK : W;
+    if (blocks && (at % u->row % each || !V(is_regular)(u, at, t.row, t.n)))
+        return;
+    *n = t.n = t.n / each * each;
+    t.b = gckpti_compressed_at(u, at);
+    t.row = blocks ? gckpti_storage_bytes((int)u->storage, u->row, t.row) : t.row;
+    if (u->storage == GCKPT_STORAGE_BF16)
+        V(gemv_axpy_of)(GCKPT_STORAGE_BF16, 8, &t);
+    else if (u->storage == GCKPT_STORAGE_F16)
+        V(gemv_axpy_of)(GCKPT_STORAGE_F16, 8, &t);
+    else if (u->storage == GCKPT_STORAGE_I8)
+        V(gemv_axpy_blocks)(GCKPT_STORAGE_I8, &t);
+    else
+        V(gemv_axpy_blocks)(GCKPT_STORAGE_I4, &t);
+}
+
+/* V(gemv_axpy) of columns j0.. of a quantised b: 8 terms in place where that can be, else they are
+ * dequantised. */
 static GCKPTI_TARGET void V(compressed_axpy)(const gckpti_compressed *u, int64_t j0,
                                              const V(gemv) * gemv)
 {
     enum { COLS = 256 };
-    const int64_t row = gckpti_storage_bytes((int)u->storage, gemv->row);
-    const unsigned char *b = gckpti_compressed_at(u, j0);
     float buffer[8 * COLS];
     V(gemv) t = *gemv;
     for (int64_t p = 0; p < gemv->k; p += t.k, t.a += t.k * t.a_step) {
         const int64_t at = p * gemv->row + j0;
         int64_t j = 0;
-        t.k = gckpti_min(gemv->k - p, 8), t.b = b + p * row, t.c = gemv->c;
-        if (t.k == 8 && u->storage == GCKPT_STORAGE_I4 && at % GCKPTI_INT4_BLOCK == 0 &&
-            gemv->row % GCKPTI_INT4_BLOCK == 0) {
-            t.row = row, t.n = j = gemv->n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BLOCK;
-            V(gemv_axpy_int4)(&t);
-        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 &&
-                   (!u->scales || u->row == gemv->row)) {
-            t.row = gemv->row, t.scales = u->scales ? u->scales + p : NULL;
-            t.n = j = gemv->n / W * W;
-            GCKPTI_BY_STORAGE(gemv_axpy_of, 8)
-        }
+        t.k = gckpti_min(gemv->k - p, 8), t.n = gemv->n, t.row = gemv->row, t.c = gemv->c;
+        if (t.k == 8)
+            V(direct_axpy)(u, at, t, &j);
         for (; j < gemv->n; j += t.n) {
             t.n = gckpti_min(gemv->n - j, COLS), t.c = gemv->c + j;
             V(decompress)(u, at + j, gemv->row, t.k, t.n, buffer, COLS);
@@ -31096,7 +31448,6 @@ static GCKPTI_TARGET void V(compressed_axpy)(const gckpti_compressed *u, int64_t
         }
     }
 }
-#undef GCKPTI_BY_STORAGE
 #endif
 
 /* >>kernels/product_block */
@@ -31115,7 +31466,7 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
     const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
     float *c = t->c + i * t->c_stride + j0;
-    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, NULL, from, c, NULL };
+    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
     size_t bytes = (size_t)u.n * sizeof *u.c;
     if (!use_dots && !u.from)
         memset(u.c, 0, bytes);
@@ -31322,7 +31673,7 @@ static GCKPTI_TARGET void V(few_classes)(const float *x, int64_t rows, int64_t n
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    return V(load_wide)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
+    return V(load_wide)(GCKPT_STORAGE_BF16, x, 0, n);
 }
 
 /* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
@@ -32047,9 +32398,9 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
                       at_j = keys + gckpti_attn_offset(h, j);
         const int64_t from = gckpti_attn_masked(h, i, j, n);
         const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
-        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
-        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
-                                 h->kv_c,  NULL, NULL,     out, NULL };
+        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, p, v };
+        const V(gemv)
+            values = { n - from, h->d, p + from, 1, v + from * h->kv_c, h->kv_c, NULL, out, NULL };
         V(gemv_dot)(&scores);
         if (h->cap > 0.0f)
             V(softcaps)(p, n, h->dot_scale, h->cap);

@@ -15,8 +15,8 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
- *     >>common    fill, add, convert, update, dequantise                                       721
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3421
+ *     >>common    fill, add, convert, update, dequantise                                       713
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3460
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
  *     >>backend   which kernels there are, the self-test, the table                            296
  */
@@ -1329,55 +1329,47 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 }
 
 /* >>common/dequantise */
-/* A thread dequantises four values of storage type T, which may lie in two rows. */
-template <class T> struct Dequantise {
+/* A thread dequantises N values of BF16 or F16. */
+struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
     {
-        Vec<T, N> from = load<N>((const T *)u.quantised + i);
+        Vec<uint16_t, N> from = load<N>((const uint16_t *)u.quantised + i);
         Vec<float, N> x;
-        int64_t row = 0;
-        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow division */
-            row = i / u.row;
-        int64_t end = (row + 1) * u.row;
-        for (int k = 0; k < N; k++) {
-            if (i + k == end) {
-                row++;
-                end += u.row;
-            }
-            x.v[k] = u.storage == GCKPT_STORAGE_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
-                     : u.storage == GCKPT_STORAGE_F16 ? gckpti_from_f16((uint16_t)from.v[k])
-                                                     : (float)from.v[k] * u.scales[row];
-        }
+        for (int k = 0; k < N; k++)
+            x.v[k] = u.storage == GCKPT_STORAGE_BF16 ? gckpti_from_bf16(from.v[k])
+                                                     : gckpti_from_f16(from.v[k]);
         store(u.to + i, x);
     }
 };
 
-template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequantisation &u)
+/* Dequantises blocks of I8 or I4; a thread converts values k and k + 16 of a block, if there are. */
+__device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
 {
-    for_each_vec<4>(call, Dequantise<T>{ u }, u.n,
-             aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
-}
-
-/* Dequantises int4 blocks; a thread converts one byte (two values). */
-__device__ void dequantise_int4(int64_t i, const gckpt_dequantisation &u)
-{
-    const int64_t block = i / 16, k = i % 16;
-    const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
+    const int int8 = u.storage == GCKPT_STORAGE_I8;
+    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK; /* of a row */
+    const int64_t row = i / 16 / blocks, block = i / 16 % blocks, k = i % 16;
+    const int64_t at = block * GCKPTI_QUANT_BLOCK + k;
+    const uint8_t *b = (const uint8_t *)u.quantised;
+    b += int8 ? row * (2 * blocks + u.row) + block * GCKPTI_INT8_BYTES
+              : (row * blocks + block) * GCKPTI_INT4_BYTES;
     const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-    float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
-    to[0] = (float)((b[2 + k] & 15) - 8) * scale;
-    to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
+    float *to = u.to + row * u.row + at;
+    if (at < u.row)
+        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) - 8) * scale;
+    if (at + 16 < u.row)
+        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) - 8) * scale;
 }
 
 void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
 {
-    if (request->storage == GCKPT_STORAGE_I8)
-        dequantise_as<int8_t>(call, *request);
-    else if (request->storage == GCKPT_STORAGE_I4)
-        for_each<dequantise_int4>(call, request->n / 2, *request);
+    const gckpt_dequantisation &u = *request;
+    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK;
+    if (u.storage >= GCKPT_STORAGE_I8)
+        for_each<dequantise_block>(call, u.n / u.row * blocks * 16, u);
     else
-        dequantise_as<uint16_t>(call, *request);
+        for_each_vec<4>(call, Dequantise{ u }, u.n,
+                        aligned(u.to) && (uintptr_t)u.quantised % 8 == 0);
 }
 
 /* >>exact/unary */
@@ -2023,10 +2015,39 @@ void permute_by(const gckpt_call *call, bool backward)
                   backward && x->accumulate);
 }
 
+/* Copies the element of which e of y is a copy. */
+__device__ void pad_copy_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
+                            const float *x, float *y)
+{
+    const int64_t all = p.before + v.size + p.after, line = e / v.inner;
+    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, line % all);
+    y[e] = x[from * v.inner + e % v.inner];
+}
+
+/* Adds the gradients of the copies of element e of x, in the order of their places. */
+__device__ void pad_add_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, float *dx,
+                           const float *g)
+{
+    const int64_t all = p.before + v.size + p.after, line = e / v.inner, i = line % v.size;
+    float d = dx[e];
+    for (int64_t k = 0; k < all; k++)
+        if ((k < p.before || k >= p.before + v.size) && gckpti_pad_source(&p, v.size, k) == i)
+            d += g[(line / v.size * all + k) * v.inner + e % v.inner];
+    dx[e] = d;
+}
+
 void pad_by(const gckpt_call *call, bool backward)
 {
-    const float rest = ((const gckpti_pad *)call->attributes)->value;
-    move_parts(call, backward, gckpti_pad_move, true, rest);
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
+    if (p->mode != GCKPT_PAD_VALUE && !backward) {
+        for_each<pad_copy_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
+        return;
+    }
+    move_parts(call, backward, gckpti_pad_move, true, p->value);
+    if (p->mode != GCKPT_PAD_VALUE && x->grad)
+        for_each<pad_add_at>(call, gckpti_elements(&x->shape), *p, v, x->grad, call->grad_out);
 }
 
 void concat_by(const gckpt_call *call, bool backward)
@@ -3233,19 +3254,21 @@ __device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, f
     const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
     const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
     const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
-    const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
+    const gckpti_pool_taps rows = gckpti_pool_taps_of(&s, 0, h);
+    const gckpti_pool_taps columns = gckpti_pool_taps_of(&s, 1, w);
     float best = 0.0f;
-    int at = -1;
-    for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
-        for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
-            const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
+    int64_t at = -1;
+    for (int64_t a = rows.begin; a < rows.end; a++)
+        for (int64_t b = columns.begin; b < columns.end; b++) {
+            const int64_t in = (h + a * s.o.dilation[0]) * s.in[1] + w + b * s.o.dilation[1];
+            const float v = from[in * s.channels];
             if (!MAX)
                 best += v;
             else if (at < 0 || (best == best && !(v <= best)))
                 best = v, at = a * s.o.size[1] + b;
         }
     if (y)
-        y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
+        y[e] = MAX ? best : best / ((float)rows.counted * (float)columns.counted);
     if (MAX && tap)
         tap[e] = (uint16_t)at;
 }
@@ -3253,7 +3276,8 @@ __device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, f
 /* Returns the first window along an axis that covers position `at`, counted with the padding. */
 __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
 {
-    return at < s.o.size[axis] ? 0 : (at - s.o.size[axis]) / s.o.stride[axis] + 1;
+    const int64_t last = at - (s.o.size[axis] - 1) * (int64_t)s.o.dilation[axis];
+    return last <= 0 ? 0 : (last - 1) / s.o.stride[axis] + 1;
 }
 
 /* Adds the gradients of the windows that cover an element, in the order of the windows. */
@@ -3268,11 +3292,15 @@ __device__ void pool_gradient_at(int64_t e, const gckpti_pool_state &s, float *d
     float d = accumulate ? dx[e] : 0.0f;
     for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
         for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
-            const int64_t number = (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
+            const int64_t y = h - p * s.o.stride[0], x = w - q * s.o.stride[1];
+            const int64_t number = y / s.o.dilation[0] * s.o.size[1] + x / s.o.dilation[1];
             const int64_t at =
                 ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
-            if (!MAX || tap[at] == number)
-                d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
+            if (y % s.o.dilation[0] || x % s.o.dilation[1] || (MAX && tap[at] != number))
+                continue;
+            const int64_t rows = gckpti_pool_taps_of(&s, 0, h - y - s.o.padding[0]).counted;
+            const int64_t columns = gckpti_pool_taps_of(&s, 1, w - x - s.o.padding[1]).counted;
+            d += MAX ? g[at] : g[at] / ((float)rows * (float)columns);
         }
     dx[e] = d;
 }
@@ -3636,20 +3664,22 @@ struct Channels {
     const float *mean, *variance, *gain, *bias, *a, *b;
     float *to;
     int accumulate;
+    float epsilon;
 };
 
 Channels channels_of(const gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_arg *x = &call->in[0];
-    Channels s = { x->data, call->grad_out, o->groups ? x->shape.d[0] : 1, 0,
+    Channels s = { x->data, call->grad_out, o->center ? x->shape.d[0] : 1, 0,
                    gckpti_last(&x->shape) };
     s.places = gckpti_rows(&x->shape) / s.images;
-    s.groups = o->groups ? o->groups : s.channels, s.m = s.channels / s.groups;
+    s.groups = o->center ? o->center : s.channels, s.m = s.channels / s.groups;
     s.n = (float)(s.places * s.m);
     s.gain = o->gain ? call->in[o->gain].data : NULL;
     s.bias = o->bias ? call->in[o->bias].data : NULL;
     s.to = call->grad_out ? x->grad : call->out, s.accumulate = x->accumulate;
+    s.epsilon = gckpti_norm_epsilon(o);
     return s;
 }
 
@@ -3667,7 +3697,8 @@ template <bool BACK> struct ChannelTerms : Terms {
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
         return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
-                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + 1e-5f) : 0.0f, first + channel };
+                 BACK && s.mean ? gckpti_rsqrt(s.variance[of] + s.epsilon) : 0.0f,
+                 first + channel };
     }
     __device__ void operator()(const Column &c, int64_t place, float *term) const
     {
@@ -3702,7 +3733,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
     if (c >= s.channels)
         return;
     const int64_t group = image * s.groups + c / s.m;
-    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + 1e-5f);
+    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + s.epsilon);
     const float mean_g = BACK ? s.a[group] : 0.0f, mean_gh = BACK ? s.b[group] : 0.0f;
     int64_t r = (blockIdx.x - strip * splits) * 8 + threadIdx.x / 32;
     for (; r < s.places; r += splits * 8) {
@@ -3763,14 +3794,14 @@ void groupnorm_forward(const gckpt_call *call)
 
 void groupnorm_backward(const gckpt_call *call)
 {
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     Channels s = channels_of(call);
     const float *saved = (const float *)call->saved;
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
     const RunningTerms stats = { {}, saved, saved + s.channels, unbiased, (float)call->rows };
-    if (!o->groups)
+    if (!o->center)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
         s.mean = saved, s.variance = saved + s.images * s.groups;
