@@ -1343,7 +1343,7 @@ struct Dequantise {
     }
 };
 
-/* Dequantises blocks of I8 or I4; a thread converts values k and k + 16 of a block, if there are. */
+/* Dequantises blocks of I8 or I4; a thread converts values k and k + 16 of a block, if any. */
 __device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
 {
     const int int8 = u.storage == GCKPT_STORAGE_I8;
