@@ -20,8 +20,8 @@
  *
  * The tokens equal those of Hugging Face's fast tokenizers. Text that is not UTF-8 is first
  * converted like Python's bytes.decode("utf-8", errors="replace") (bpe_to_utf8). Encoding n
- * bytes takes at most O(n log n) time. A tokenizer caches words, so only one thread may use it
- * at a time.
+ * bytes takes O(n log n) time, but up to cubic time if a regular expression has several unlimited
+ * repetitions, such as a*a*b. Only one thread may use a tokenizer at a time, as it caches words.
  *
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
  *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece; Unigram

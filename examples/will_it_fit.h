@@ -29,11 +29,12 @@ typedef struct {
     size_t least;    /* the fewest bytes of a plan */
     size_t most;     /* the bytes of the plan that recomputes nothing */
     int fits;        /* 1 if a plan fits the budget */
-    size_t bytes;    /* if it fits: the bytes of that plan, and the share by which */
-    double overhead; /* recomputing makes its step costlier */
+    size_t bytes;    /* the bytes of that plan; 0 if none fits */
+    double overhead; /* the share by which recomputing makes its step costlier */
 } will_it_fit_bytes;
 
-/* Returns whether a method trains no matrix of the model, so that all can have any storage. */
+/* Returns whether a method leaves all matrices of the model frozen, so that they can have any
+ * storage. */
 static inline int will_it_fit_freezes(adapters_method method)
 {
     return method != ADAPTERS_FULL && method != ADAPTERS_LAST;
