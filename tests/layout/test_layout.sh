@@ -170,7 +170,7 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
 }
 stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
 redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
-gone() { change search/stages.c "s/int u = p->prologue; u < p->nodes; u++/int v = 0; v < p->nodes; v++/" && rm tiles/op.c; }
+gone() { change search/stages.c "s/int u = p->prologue; u < p->nodes; u++/int v = 0; v < p->nodes; v++/" && rm tiles/group.c; }
 forgotten() { ! python3 "$work/tests/mutants/mutants.py" --stale > "$work/forgotten" && grep -q "$1 $2" "$work/forgotten"; }
 less() { change DEPS 's/^files .*/files 23 base store/'; }
 
@@ -188,7 +188,7 @@ if python3 -c 'import fcntl' 2> "$work/python"; then
     check "each entry of tests/mutants/explained.txt is a mutant of src/" python3 tests/mutants/mutants.py --stale
     ! with_tries || { mkdir -p "$work/tests" && cp -r tests/mutants "$work/tests" && (cd "$work/src" && gone); }
     ! with_tries || check "an entry whose line is gone" forgotten search/stages.c gckpti_find_borders
-    ! with_tries || check "an entry whose file is gone" forgotten tiles/op.c gckpti_find_row_ops
+    ! with_tries || check "an entry whose file is gone" forgotten tiles/group.c gckpti_find_row_ops
 else
     echo "skipped: mutants/explained.txt, which needs python3"
 fi
