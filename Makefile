@@ -348,7 +348,7 @@ profile: build/gpt
 
 playground: build/playground.html build/tiny
 	@echo 'open build/playground.html in a browser'
-build/playground.html: $(wildcard docs/playground/*) docs/course/relay.h examples/ledger.h examples/print.h examples/sample.h gradckpt.h
+build/playground.html: $(wildcard docs/playground/* docs/playground/libc/* examples/*.h) docs/course/relay.h gradckpt.h
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
 	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o

@@ -748,7 +748,8 @@ END
             --dump-dom about:blank 2> /dev/null | grep -q '<html' || skip "chromium does not start here"
         sh docs/playground/build.sh "$PWD/$B/$1.html" &&
             linked tiny docs/playground/tiny.c && linked relay docs/course/relay.c &&
-            node tests/playground.mjs $B/$1.html $B/tiny $B/relay ;;
+            linked fits docs/playground/fits.c &&
+            node tests/playground.mjs $B/$1.html $B/tiny $B/relay $B/fits ;;
     relay)                  # lesson 8: a training on four machines, and audits by them; by CUDA's simulation: cuda-asan
         plain_object && WORK=$B/$1-work MACHINES="native wasm mcu mpi" \
             LINKED="$plain -I. -DGRADCKPT_IMPLEMENTED $object -lpthread" sh docs/course/tools/relay.sh || return 1

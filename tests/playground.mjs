@@ -1,13 +1,13 @@
-// node tests/playground.mjs PAGE.html TINY RELAY [FOLDER]: tests the playground in a headless Chromium, and compares its
-// results with those of the native programs TINY (docs/playground/tiny.c) and RELAY (docs/course/relay.c). FOLDER: a folder
-// for screenshots.
+// node tests/playground.mjs PAGE.html TINY RELAY FITS [FOLDER]: tests the playground in a headless Chromium, and compares its
+// results with those of the native programs TINY (docs/playground/tiny.c), RELAY (docs/course/relay.c) and FITS
+// (docs/playground/fits.c). FOLDER: a folder for screenshots.
 import { execFileSync } from 'node:child_process';
 import { writeFileSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { resolve, join, dirname } from 'node:path';
 import { pathToFileURL, fileURLToPath } from 'node:url';
 import { tested } from './browser.mjs';
 
-const [page, tiny, relay, folder] = process.argv.slice(2);
+const [page, tiny, relay, fits, folder] = process.argv.slice(2);
 let profile, send, run, look, check; // functions of the browser (see browser.mjs)
 const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // runs a function in the page
 const until = async (expression, what) => {
@@ -420,6 +420,37 @@ async function audits() {
   check(/^Refused: load/.test(await says(4, 'no checkpoint')), 'an audit from a file that is no checkpoint');
 }
 
+// Tests that the page counts the bytes that the native program counts, and refuses what it refuses.
+async function counts() {
+  const file = join(profile, 'config.json'), config = { model_type: 'llama', num_hidden_layers: 3, hidden_size: 2048,
+    intermediate_size: 8192, num_attention_heads: 32, num_key_value_heads: 8, vocab_size: 128256, max_position_embeddings: 2048 };
+  const count = async (given, budget, what) => {
+    writeFileSync(file, JSON.stringify(given));
+    const { result } = await send('Runtime.evaluate', { expression: `$('config')` });
+    await send('DOM.setFileInputFiles', { objectId: result.objectId, files: [file] });
+    await run(`$('fits-says').textContent = '', $('fits-budget').value = ${budget}, $('fits').click()`);
+    await until(`/recomput|WebAssembly|config.json/.test($('fits-says').textContent)`, what);
+    return run(`$('fits-says').textContent`);
+  };
+  await open('#see=fits');
+  const mega = n => Math.ceil(n / 1e6).toLocaleString('en-US');
+  for (const budget of [0, 700]) { // the loss has more than 4 GB in float
+    await count(config, budget, `${budget} MB`);
+    const table = await inPage(() => [...$('fits-table').rows].map(row => [...row.cells].map(cell => cell.textContent)));
+    check(table[0].length === 4 && table.length > 20, `the table: ${table.length} rows, ${table[0]}`);
+    for (const [method, name, storage, kind] of [[0, 'full', 0, 'f32'], [5, 'lora', 0, 'f32'], [5, 'lora', 3, 'int8'], [9, 'prompt', 4, 'int4']]) {
+      const of = JSON.parse(execFileSync(fits, [file, method, storage, 2048, budget * 1e6]).toString().split('\n')[1]);
+      const want = !budget ? `${mega(of.least)} to ${mega(of.most)} MB` : of.fits ? `yes, +${Math.round(100 * of.overhead)} % time`
+        : `no: ${mega(of.least)} MB`;
+      const row = table.find(([a, b]) => a === name && b === kind);
+      check(row && row[3] === want, `${budget} MB: ${row}; natively ${want}`);
+    }
+  }
+  check(/unheard-of/.test(await count({ model_type: 'unheard-of' }, 0, 'an unknown model')), 'an unknown model is refused by name');
+  await run('WebAssembly.validate = () => false');
+  check(/finetune --will-it-fit/.test(await count(config, 0, 'an old browser')), 'an old browser: the message names the native program');
+}
+
 await tested('playground', async browser => {
   ({ profile, send, run, look, check } = browser);
   check(statSync(page).size < 1.5e6, 'the page has less than 1.5 MB');
@@ -433,6 +464,7 @@ await tested('playground', async browser => {
   await address();
   await training();
   await audits();
+  await counts();
   await explains();
   await keys();
   await races();

@@ -9,209 +9,10 @@
 #include "gradckpt.h"
 #include "examples/print.h"
 
-/* ---- memory, and functions of libc ------------------------------------------------------------ */
-#ifdef __wasm__
-#define EXPORT(name) __attribute__((export_name(#name))) name
-
-void *memcpy(void *to, const void *from, size_t n) { return __builtin_memcpy(to, from, n); }
-void *memmove(void *to, const void *from, size_t n) { return __builtin_memmove(to, from, n); }
-void *memset(void *to, int byte, size_t n) { return __builtin_memset(to, byte, n); }
-
-int memcmp(const void *a, const void *b, size_t n)
-{
-    const unsigned char *x = (const unsigned char *)a, *y = (const unsigned char *)b;
-    for (; n > 0; n--, x++, y++)
-        if (*x != *y)
-            return *x - *y;
-    return 0;
-}
-
-size_t strlen(const char *s)
-{
-    size_t n = 0;
-    while (s[n] != 0)
-        n++;
-    return n;
-}
-
-int strncmp(const char *a, const char *b, size_t n)
-{
-    for (; n > 0 && *a == *b && *a != 0; n--)
-        a++, b++;
-    return n > 0 ? (unsigned char)*a - (unsigned char)*b : 0;
-}
-
-int strcmp(const char *a, const char *b) { return strncmp(a, b, SIZE_MAX); }
-
-char *strchr(const char *s, int c)
-{
-    while (*s != (char)c && *s != 0)
-        s++;
-    return *s == (char)c ? (char *)(uintptr_t)s : NULL;
-}
-
-/* The compiler calls this for products of 128 bits. */
-__int128 __multi3(__int128 a, __int128 b);
-__int128 __multi3(__int128 a, __int128 b)
-{
-    const uint64_t x = (uint64_t)a, y = (uint64_t)b, low = UINT32_MAX;
-    const uint64_t ll = (x & low) * (y & low), hl = (x >> 32) * (y & low) + (ll >> 32);
-    const uint64_t lh = (x & low) * (y >> 32) + (hl & low);
-    const uint64_t high = (x >> 32) * (y >> 32) + (hl >> 32) + (lh >> 32) +
-                          x * (uint64_t)(b >> 64) + (uint64_t)(a >> 64) * y;
-    return (__int128)((unsigned __int128)high << 64 | lh << 32 | (ll & low));
-}
-
-/* Allocates blocks of powers of two; a list for each size has its free blocks. Memory only grows. */
-enum { PAGE = 65536, SMALLEST = 6, SIZES = 31 };
-typedef struct free_block {
-    struct free_block *next;
-} free_block;
-extern unsigned char __heap_base;
-static free_block *free_blocks[SIZES];
-static uintptr_t top;
-
-static int size_of_block(size_t size)
-{
-    int k = SMALLEST;
-    while (k < SIZES && (size_t)1 << k < size)
-        k++;
-    return k;
-}
-
-static void *block_of(int k)
-{
-    const size_t size = (size_t)1 << k;
-    free_block *b = free_blocks[k];
-    if (b != NULL) {
-        free_blocks[k] = b->next;
-        return b;
-    }
-    if (top == 0)
-        top = ((uintptr_t)&__heap_base + 63) / 64 * 64;
-    const size_t have = __builtin_wasm_memory_size(0) * (size_t)PAGE;
-    if (top + size > have &&
-        __builtin_wasm_memory_grow(0, (top + size - have + PAGE - 1) / PAGE) == SIZE_MAX)
-        return NULL;
-    top += size;
-    return (void *)(top - size);
-}
-
-static void *resize(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    const int was = size_of_block(old_size), k = size_of_block(new_size);
-    (void)user;
-    if (ptr != NULL && new_size > 0 && was == k)
-        return ptr;
-    void *to = new_size > 0 && k < SIZES ? block_of(k) : NULL;
-    if (new_size > 0 && to == NULL)
-        return NULL;
-    if (ptr != NULL) {
-        memcpy(to == NULL ? ptr : to, ptr,
-               to == NULL            ? 0
-               : old_size < new_size ? old_size
-                                     : new_size);
-        free_block *b = (free_block *)ptr;
-        b->next = free_blocks[was];
-        free_blocks[was] = b;
-    }
-    return to;
-}
-#else
-#define EXPORT(name) name
-#include "heap.h"
-#endif
+#include "libc.h"
 static const gckpt_memory memory = { resize, NULL, NULL, 0 };
 
-/* ---- text ------------------------------------------------------------------------------------- */
-typedef struct {
-    char *at;
-    size_t length, room;
-    int failed;
-} text;
-
-static size_t put_bytes(void *user, const void *bytes, size_t n)
-{
-    text *t = (text *)user;
-    if (t->length + n + 1 > t->room) {
-        const size_t room = 2 * (t->length + n + 1);
-        char *to = (char *)resize(NULL, t->at, t->room, room);
-        if (to == NULL) {
-            t->failed = 1;
-            return 0;
-        }
-        t->at = to, t->room = room;
-    }
-    memcpy(t->at + t->length, bytes, n);
-    t->length += n;
-    t->at[t->length] = 0;
-    return n;
-}
-
-static void empty(text *t) { t->length = 0, t->failed = 0; }
-static void put(text *t, const char *s) { put_bytes(t, s, strlen(s)); }
-
-static void put_number(text *t, uint64_t n)
-{
-    char digits[24];
-    int i = 24;
-    do
-        digits[--i] = (char)('0' + n % 10), n /= 10;
-    while (n > 0);
-    put_bytes(t, digits + i, (size_t)(24 - i));
-}
-
-/* Writes a nonnegative fraction with six decimals. */
-static void put_fraction(text *t, double x)
-{
-    const uint64_t n = (uint64_t)(x * 1e6 + 0.5);
-    put_number(t, n / 1000000);
-    put(t, ".");
-    for (uint64_t digit = 100000; digit > 0; digit /= 10)
-        put_number(t, n / digit % 10);
-}
-
-static void put_name(text *t, const char *s)
-{
-    put(t, "\"");
-    for (; *s != 0; s++) {
-        if (*s == '"' || *s == '\\')
-            put(t, "\\");
-        put_bytes(t, s, 1);
-    }
-    put(t, "\"");
-}
-
-static void put_member(text *t, const char *name, uint64_t n)
-{
-    put_name(t, name);
-    put(t, ":");
-    put_number(t, n);
-    put(t, ",");
-}
-
-/* Writes [n,n,..], after a comma unless it is the first one. */
-static void put_list(text *t, int first, const uint64_t *numbers, int count)
-{
-    put(t, first ? "[" : ",[");
-    for (int i = 0; i < count; i++) {
-        put(t, i > 0 ? "," : "");
-        put_number(t, numbers[i]);
-    }
-    put(t, "]");
-}
-
-/* Writes {"error":..} with the error text of an object. */
-static const char *complain(text *t, const char *what)
-{
-    empty(t);
-    put(t, "{\"error\":");
-    put_name(t, what);
-    put(t, "}");
-    return t->failed ? "{\"error\":\"out of memory\"}" : t->at;
-}
-
-static const char *end(text *t) { return t->failed ? "{\"error\":\"out of memory\"}" : t->at; }
+#include "text.h"
 
 #include "../course/relay.h"
 
@@ -323,8 +124,9 @@ static void put_instructions(text *t, const gckpt_plan *p)
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
         gckpt_plan_usage(p, i, &use);
-        const uint64_t all[] = { (uint64_t)at.kind, at.id < 0 ? 0 : (uint64_t)at.id, use.cost,
-                                 use.live,          use.recompute != 0,  written(p, i) };
+        const uint64_t all[] = { (uint64_t)at.kind,  at.id < 0 ? 0 : (uint64_t)at.id,
+                                 use.cost,           use.live,
+                                 use.recompute != 0, written(p, i) };
         put_list(t, i == 0, all, 6);
     }
     put(t, "],\"buffers\":[");
@@ -424,7 +226,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     const tiny_options o = { points,         layers,  heads, width,
                              context,        rows,    micro, (gckpt_mode)mode,
                              (size_t)budget, unequal, fault, (float)lr,
-                             (uint64_t)seed,  1,       NULL,  NULL };
+                             (uint64_t)seed, 1,       NULL,  NULL };
     text *t = &run.answer;
     tiny_close(&run.tiny);
     empty(t);

@@ -38,7 +38,8 @@ const state = { model: 'gpt', sizes: {}, rows: 0, budget: 0, mode: 'optimal', at
 let frontier = null, plan = null, holds = null, playing = 0;
 
 // ---- the engine in a worker: one request at a time; only the newest request of a kind waits ----
-const program = Uint8Array.from(atob($('engine').textContent.trim()), c => c.charCodeAt(0));
+const programOf = id => Uint8Array.from(atob($(id).textContent.trim()), c => c.charCodeAt(0));
+const program = programOf('engine');
 const inWorker = URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' }));
 let worker, asked, since = 0;
 const waiting = new Map();
@@ -146,7 +147,7 @@ function fromAddress() {
   state.mode = Object.hasOwn(MODES, p.get('mode')) ? p.get('mode') : 'optimal';
   state.budget = whole(p, 'budget', 0, 4e9, 0);
   state.at = whole(p, 'at', 0, 1e6, 0);
-  state.see = ['budget', 'step', 'train', 'audit'].includes(p.get('see')) ? p.get('see') : '';
+  state.see = ['budget', 'step', 'train', 'audit', 'fits'].includes(p.get('see')) ? p.get('see') : '';
 }
 // A link may name a section, which is shown when its plan is ready.
 function showPart() {

@@ -1,4 +1,5 @@
-// Runs the engine in a worker: replies to {call, of: [..]} with {answer}; copies bytes into its memory as its text.
+// Runs a program in a worker: replies to {call, of: [..]} with {answer}; copies bytes into its memory as its text. Addresses of
+// a 64-bit program are BigInts.
 let engine;
 onmessage = async ({ data }) => {
   if (data.program) {
@@ -7,10 +8,10 @@ onmessage = async ({ data }) => {
   }
   const { memory, ...calls } = (await engine).instance.exports;
   if (data.text) {
-    const to = calls.playground_text(data.text.length);
+    const to = Number(calls.playground_text(data.text.length));
     new Uint8Array(memory.buffer).set(data.text, to);
   }
-  const at = calls['playground_' + data.call](...data.of);
+  const at = Number(calls['playground_' + data.call](...data.of));
   const all = new Uint8Array(memory.buffer);
   postMessage({ answer: JSON.parse(new TextDecoder().decode(all.subarray(at, all.indexOf(0, at)))) });
 };

@@ -10,4 +10,10 @@ size_t strlen(const char *s);
 int strcmp(const char *a, const char *b);
 int strncmp(const char *a, const char *b, size_t n);
 char *strchr(const char *s, int c);
+char *strrchr(const char *s, int c);
+char *strstr(const char *s, const char *what);
+size_t strspn(const char *s, const char *of);
+size_t strcspn(const char *s, const char *of);
+char *strpbrk(const char *s, const char *of);
+char *strerror(int error);
 #endif
