@@ -1,5 +1,6 @@
 /* jinja.h - renders templates in the subset of Jinja that chat templates use, and records the
- * origin of every byte of the output. To copy, with jinja_value.h, json.h and unicode.h.
+ * origin of every byte of the output. To copy, with jinja_words.h,
+ * jinja_value.h, json.h and unicode.h.
  *
  *     static void body(jinja *j, void *user)   // builds values, renders; a failure leaves it
  *     {
@@ -13,14 +14,15 @@
  *     jinja_free(&j);
  *
  * White space is treated as transformers sets it for chat templates: trim_blocks and lstrip_blocks
- * are on. Known are the tags if, for (with else, a condition, break and continue), set (also of a
- * block), macro (with varargs and kwargs), call, filter and generation; all expressions except
- * powers, quotients with / and steps of slices other than [::-1]; and the filters, tests, methods
- * and functions of jinja_value.h. Anything else is an error that names it and its place. A template
- * can read only the values that it is given. C99 or C++11. */
+ * are on. Known are the tags if, for (with a condition, break and continue), set (also of a block),
+ * macro (with varargs and kwargs), call, filter and generation; expressions with the operators of
+ * jinja_binary_op, slices without a step or [::-1], and no numbers with a point; and the filters,
+ * tests, methods and functions of JINJA_WORDS. These are what published templates use. Anything
+ * else is an error that names it and its place. A template can read only the values that it is
+ * given. C99 or C++11. */
 #ifndef JINJA_H
 #define JINJA_H
-#include "jinja_value.h"
+#include "jinja_words.h"
 
 typedef enum {
     JINJA_TEXT,
@@ -44,10 +46,7 @@ typedef enum {
     JINJA_TEST,
     JINJA_NOT,
     JINJA_NEGATE,
-    JINJA_AND,
-    JINJA_OR,
     JINJA_BINARY,
-    JINJA_COMPARE,
     JINJA_CONDITION,
     JINJA_MAKE_LIST,
     JINJA_MAKE_DICT
@@ -65,7 +64,7 @@ struct jinja_node {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 /* Kinds of tokens; an operator's token is its character, or JINJA_OP2 of two. */
-enum { JINJA_T_END, JINJA_T_NAME, JINJA_T_STRING, JINJA_T_INT, JINJA_T_FLOAT };
+enum { JINJA_T_END, JINJA_T_NAME, JINJA_T_STRING, JINJA_T_INT };
 
 static inline void jinja_skip_white(jinja *j)
 {
@@ -118,12 +117,9 @@ static inline void jinja_next(jinja *j)
             n++;
         j->token = JINJA_T_NAME;
     } else if (*s >= '0' && *s <= '9') {
-        j->token = JINJA_T_INT;
-        while ((s[n] >= '0' && s[n] <= '9') || s[n] == '_' ||
-               (s[n] == '.' && s[n + 1] >= '0' && s[n + 1] <= '9' && j->token == JINJA_T_INT)) {
-            j->token = s[n] == '.' ? JINJA_T_FLOAT : j->token;
+        while (s[n] >= '0' && s[n] <= '9')
             n++;
-        }
+        j->token = JINJA_T_INT;
     } else if (*s == '"' || *s == '\'') {
         while (s[n] != *s) {
             n += s[n] == '\\' ? 2 : 1;
@@ -271,18 +267,10 @@ static inline jinja_node *jinja_primary(jinja *j)
         n->value = jinja_string(t.text != NULL ? t.text : "", t.size, 0);
         return n;
     }
-    if (j->token == JINJA_T_INT || j->token == JINJA_T_FLOAT) {
-        char digits[64];
-        size_t size = 0;
-        for (size_t i = 0; i < j->token_size && size + 1 < sizeof digits; i++)
-            if (j->source[j->token_at + i] != '_')
-                digits[size++] = j->source[j->token_at + i];
-        digits[size] = 0;
-        if (size > (j->token == JINJA_T_INT ? 18 : 60) ||
-            (j->token == JINJA_T_INT && size > 1 && *digits == '0'))
+    if (j->token == JINJA_T_INT) {
+        if (j->token_size > 18)
             jinja_unexpected(j, "a number of at most 18 digits");
-        n->value = j->token == JINJA_T_INT ? jinja_whole(strtoll(digits, NULL, 10))
-                                           : jinja_real(strtod(digits, NULL));
+        n->value = jinja_whole(strtoll(j->source + j->token_at, NULL, 10));
         jinja_next(j);
         return n;
     }
@@ -342,11 +330,11 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
         if (jinja_accept_op(j, '.')) {
             if (j->token == JINJA_T_INT) {
                 n = jinja_add(j, JINJA_ITEM, at, n, jinja_primary(j));
-            } else {
-                jinja_node *name = jinja_name(j, JINJA_ATTRIBUTE, "a name");
-                name->a = n;
-                n = name;
+                continue;
             }
+            jinja_node *name = jinja_name(j, JINJA_ATTRIBUTE, "a name");
+            name->a = n;
+            n = name;
         } else if (jinja_accept_op(j, '[')) {
             jinja_node *first = j->token != ':' ? jinja_expression(j) : NULL;
             n = jinja_add(j, j->token == ':' ? JINJA_SLICE : JINJA_ITEM, at, n, first);
@@ -405,7 +393,7 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter)
     return n;
 }
 
-/* Levels of binary operators, from the one that binds least; NOT is before its operand. */
+/* Levels of binary operators, from the one that binds least. */
 enum {
     JINJA_L_OR,
     JINJA_L_AND,
@@ -420,70 +408,58 @@ enum {
 /* Moves past a binary operator of a level. Returns it, or 0 if there is none. */
 static inline int jinja_binary_op(jinja *j, int level)
 {
-    const int op = j->token, pair = op > 255;
-    int found = 0;
-    if (op == JINJA_OP2('*', '*') || op == '/')
-        jinja_fail(j, "unknown operator %s", op == '/' ? "/" : "**");
-    if (level == JINJA_L_OR || level == JINJA_L_AND)
-        return jinja_accept(j, level == JINJA_L_OR ? "or" : "and");
-    if (level == JINJA_L_COMPARE && jinja_accept(j, "in"))
-        return JINJA_OP_IN;
-    if (level == JINJA_L_COMPARE && jinja_accept(j, "not")) {
-        if (!jinja_accept(j, "in"))
-            jinja_unexpected(j, "in");
-        return JINJA_OP_NOT_IN;
-    }
-    if (level == JINJA_L_COMPARE)
-        found = op == '<' || op == '>' || (pair && op != JINJA_OP2('/', '/'));
-    else if (level == JINJA_L_SUM)
-        found = op == '+' || op == '-';
-    else if (level == JINJA_L_CONCAT)
-        found = op == '~';
-    else
-        found = op == '*' || op == '%' || op == JINJA_OP2('/', '/');
-    if (!found)
-        return 0;
-    jinja_next(j);
-    return op;
+    static const struct {
+        int level, op;
+        const char *word;
+    } all[] = { { JINJA_L_OR, JINJA_OP_OR, "or" },
+                { JINJA_L_AND, JINJA_OP_AND, "and" },
+                { JINJA_L_COMPARE, JINJA_OP_IN, "in" },
+                { JINJA_L_COMPARE, JINJA_OP_NOT_IN, "not" },
+                { JINJA_L_COMPARE, JINJA_OP2('=', '='), NULL },
+                { JINJA_L_COMPARE, JINJA_OP2('!', '='), NULL },
+                { JINJA_L_COMPARE, JINJA_OP2('<', '='), NULL },
+                { JINJA_L_COMPARE, JINJA_OP2('>', '='), NULL },
+                { JINJA_L_COMPARE, '<', NULL },
+                { JINJA_L_COMPARE, '>', NULL },
+                { JINJA_L_SUM, '+', NULL },
+                { JINJA_L_SUM, '-', NULL },
+                { JINJA_L_CONCAT, '~', NULL },
+                { JINJA_L_PRODUCT, '*', NULL },
+                { JINJA_L_PRODUCT, '%', NULL },
+                { JINJA_L_PRODUCT, JINJA_OP2('/', '/'), NULL } };
+    if (j->token == '/' || j->token == JINJA_OP2('*', '*'))
+        jinja_fail(j, "unknown operator %s", j->token == '/' ? "/" : "**");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].level == level &&
+            (all[i].word != NULL ? jinja_accept(j, all[i].word) : jinja_accept_op(j, all[i].op))) {
+            if (all[i].op == JINJA_OP_NOT_IN && !jinja_accept(j, "in"))
+                jinja_unexpected(j, "in");
+            return all[i].op;
+        }
+    return 0;
 }
 
-/* Parses binary operators of a level and above. Comparisons are a chain: each is a node with an
- * operator and its right side. */
+/* Parses binary operators of a level and above, and the operator not. */
 static inline jinja_node *jinja_binary(jinja *j, int level)
 {
-    const size_t first = j->token_at;
-    jinja_node *n, *chain = NULL, **last = &chain;
+    size_t at = j->token_at;
+    jinja_node *n;
     if (level == JINJA_LEVELS)
         return jinja_unary(j, 1);
-    if (level == JINJA_L_NOT) {
-        if (!jinja_accept(j, "not"))
-            return jinja_binary(j, level + 1);
+    if (level == JINJA_L_NOT && jinja_accept(j, "not")) {
         jinja_enter(j);
-        n = jinja_add(j, JINJA_NOT, first, jinja_binary(j, level), NULL);
+        n = jinja_add(j, JINJA_NOT, at, jinja_binary(j, level), NULL);
         j->depth--;
         return n;
     }
     n = jinja_binary(j, level + 1);
-    for (;;) {
-        const size_t at = j->token_at;
-        const int op = jinja_binary_op(j, level);
-        if (op == 0)
-            break;
-        jinja_node *right = jinja_binary(j, level + 1);
-        if (level == JINJA_L_COMPARE) {
-            *last = jinja_add(j, JINJA_COMPARE, at, right, NULL);
-            (*last)->op = op;
-            last = &(*last)->next;
-        } else {
-            n = jinja_add(j,
-                          level == JINJA_L_OR    ? JINJA_OR
-                          : level == JINJA_L_AND ? JINJA_AND
-                                                 : JINJA_BINARY,
-                          at, n, right);
-            n->op = op;
-        }
+    for (int op, count = 0; at = j->token_at, (op = jinja_binary_op(j, level)) != 0; count++) {
+        if (level == JINJA_L_COMPARE && count > 0)
+            jinja_fail(j, "unknown: a chain of comparisons");
+        n = jinja_add(j, JINJA_BINARY, at, n, jinja_binary(j, level + 1));
+        n->op = op;
     }
-    return chain != NULL ? jinja_add(j, JINJA_COMPARE, first, n, chain) : n;
+    return n;
 }
 
 static inline jinja_node *jinja_expression(jinja *j)
@@ -522,19 +498,6 @@ static inline jinja_node *jinja_block_of(jinja *j, const char *end)
     return body;
 }
 
-/* Parses the part of a tag {% else %} up to {% end %}, if there is one, and that tag. */
-static inline jinja_node *jinja_parse_else(jinja *j, const char *end)
-{
-    jinja_node *body = NULL;
-    if (jinja_accept(j, "else")) {
-        jinja_end_tag(j);
-        body = jinja_body(j, end);
-    }
-    jinja_next(j);
-    jinja_end_tag(j);
-    return body;
-}
-
 static inline jinja_node *jinja_parse_if(jinja *j, size_t at)
 {
     jinja_node *first = NULL, **n = &first;
@@ -545,11 +508,16 @@ static inline jinja_node *jinja_parse_if(jinja *j, size_t at)
         at = j->token_at;
         more = jinja_accept(j, "elif");
     }
-    *n = jinja_parse_else(j, "endif");
+    if (jinja_accept(j, "else")) {
+        jinja_end_tag(j);
+        *n = jinja_body(j, "endif");
+    }
+    jinja_next(j);
+    jinja_end_tag(j);
     return first;
 }
 
-/* Parses a loop: a is its target, b its values, c its condition; d the node of body and else. */
+/* Parses a loop: a is its target, b its values, c its condition, d its body. */
 static inline jinja_node *jinja_parse_for(jinja *j, size_t at)
 {
     jinja_node *n = jinja_add(j, JINJA_FOR, at, jinja_tuple(j, 1, 0), NULL);
@@ -558,9 +526,7 @@ static inline jinja_node *jinja_parse_for(jinja *j, size_t at)
     /* the condition of a loop is no conditional expression */
     n->b = jinja_binary(j, 0);
     n->c = jinja_accept(j, "if") ? jinja_expression(j) : NULL;
-    jinja_end_tag(j);
-    n->d = jinja_add(j, JINJA_FOR, at, jinja_body(j, "else endfor"), NULL);
-    n->d->b = jinja_parse_else(j, "endfor");
+    n->d = jinja_block_of(j, "endfor");
     return n;
 }
 
@@ -632,40 +598,28 @@ static inline jinja_node *jinja_parse_filter(jinja *j, size_t at)
     return n;
 }
 
-static inline jinja_node *jinja_parse_generation(jinja *j, size_t at)
-{
-    return jinja_add(j, JINJA_GENERATION, at, jinja_block_of(j, "endgeneration"), NULL);
-}
-
-static inline jinja_node *jinja_parse_break(jinja *j, size_t at)
-{
-    jinja_end_tag(j);
-    return jinja_add(j, JINJA_BREAK, at, NULL, NULL);
-}
-
-static inline jinja_node *jinja_parse_continue(jinja *j, size_t at)
-{
-    jinja_end_tag(j);
-    return jinja_add(j, JINJA_CONTINUE, at, NULL, NULL);
-}
-
 static inline jinja_node *jinja_statement(jinja *j, size_t at)
 {
     static const struct {
         const char *name;
         jinja_node *(*parse)(jinja *j, size_t at);
-    } tags[] = { { "if", jinja_parse_if },
-                 { "for", jinja_parse_for },
-                 { "set", jinja_parse_set },
-                 { "macro", jinja_parse_macro },
-                 { "call", jinja_parse_call },
-                 { "filter", jinja_parse_filter },
-                 { "generation", jinja_parse_generation },
-                 { "break", jinja_parse_break },
-                 { "continue", jinja_parse_continue } };
+    } tags[] = { { "if", jinja_parse_if },     { "for", jinja_parse_for },
+                 { "set", jinja_parse_set },   { "macro", jinja_parse_macro },
+                 { "call", jinja_parse_call }, { "filter", jinja_parse_filter } };
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
         if (jinja_accept(j, tags[i].name))
             return tags[i].parse(j, at);
+    jinja_node *n =
+        jinja_add(j, jinja_at(j, "break") ? JINJA_BREAK : JINJA_CONTINUE, at, NULL, NULL);
+    if (jinja_accept(j, "generation")) {
+        n->kind = JINJA_GENERATION;
+        n->a = jinja_block_of(j, "endgeneration");
+        return n;
+    }
+    if (jinja_accept(j, "break") || jinja_accept(j, "continue")) {
+        jinja_end_tag(j);
+        return n;
+    }
     const jinja_value name = jinja_string(j->source + j->token_at, j->token_size, 0);
     jinja_fail(j,
                "unknown tag {%% %.*s %%}; known are if for set macro call filter generation break "
@@ -838,33 +792,30 @@ static inline int jinja_reads(const jinja_node *n, const jinja_value *name)
 static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro,
                                            const jinja_arguments *a)
 {
-    const jinja_value caller = jinja_c_string("caller");
     jinja_scope *s = jinja_new_scope(j, macro->scope);
     jinja_value lists[2] = { jinja_list(j, JINJA_LIST, a->count),
                              jinja_list(j, JINJA_DICT, a->count) };
+    char used[JINJA_ARGUMENTS + 1] = { 0 };
     size_t i = 0;
     lists[0].size = lists[1].size = 0;
     lists[0].is_tuple = JINJA_TUPLE;
     for (const jinja_node *p = macro->node->a; p != NULL; p = p->next, i++) {
         const size_t k = jinja_find_argument(a, i, &p->value);
+        used[k] = 1;
         jinja_assign(j, s, p->value,
                      k < a->count   ? a->at[k]
                      : p->a != NULL ? jinja_eval(j, p->a, s)
                                     : jinja_undefined(p->value.text, p->value.size));
     }
     for (size_t k = 0; k < a->count; k++) {
-        const jinja_node *p = macro->node->a;
-        for (size_t place = 0; p != NULL && jinja_find_argument(a, place, &p->value) != k; place++)
-            p = p->next;
-        if (p != NULL)
-            continue;
-        if (k < a->given) {
-            lists[0].items[lists[0].size++] = a->at[k];
-        } else if (jinja_same(&a->names[k], &caller)) {
-            jinja_assign(j, s, caller, a->at[k]);
-        } else {
-            lists[1].items[2 * lists[1].size] = a->names[k];
-            lists[1].items[2 * lists[1].size++ + 1] = a->at[k];
+        jinja_value *list = &lists[k >= a->given];
+        if (!used[k] && k >= a->given && jinja_is(&a->names[k], "caller")) {
+            jinja_assign(j, s, a->names[k], a->at[k]);
+        } else if (!used[k]) {
+            if (k >= a->given)
+                list->items[2 * list->size] = a->names[k];
+            list->items[k < a->given ? list->size : 2 * list->size + 1] = a->at[k];
+            list->size++;
         }
     }
     for (int k = 0; k < 2; k++) {
@@ -971,22 +922,13 @@ static inline jinja_value jinja_eval_inner(jinja *j, const jinja_node *n, jinja_
     case JINJA_NEGATE:
         b = jinja_whole(0);
         return a.kind == JINJA_FLOAT ? jinja_real(-a.real) : jinja_arithmetic(j, '-', &b, &a);
-    case JINJA_AND: return jinja_is_true(&a) ? jinja_eval(j, n->b, s) : a;
-    case JINJA_OR: return jinja_is_true(&a) ? a : jinja_eval(j, n->b, s);
-    case JINJA_BINARY:
-        b = jinja_eval(j, n->b, s);
-        j->at = n->at;
-        return jinja_operate(j, n->op, &a, &b);
-    default: break;
+    default: break; /* JINJA_BINARY */
     }
-    for (const jinja_node *i = n->b; i != NULL; i = i->next) { /* JINJA_COMPARE */
-        b = jinja_eval(j, i->a, s);
-        j->at = i->at;
-        if (!jinja_compare(j, i->op, &a, &b))
-            return jinja_bool(0);
-        a = b;
-    }
-    return jinja_bool(1);
+    if (n->op == JINJA_OP_AND || n->op == JINJA_OP_OR)
+        return jinja_is_true(&a) == (n->op == JINJA_OP_OR) ? a : jinja_eval(j, n->b, s);
+    b = jinja_eval(j, n->b, s);
+    j->at = n->at;
+    return jinja_operate(j, n->op, &a, &b);
 }
 
 /* Evaluates an expression. */
@@ -1028,7 +970,28 @@ static inline void jinja_assign_to(jinja *j, const jinja_node *target, jinja_sco
     }
 }
 
-static inline int jinja_exec_for(jinja *j, const jinja_node *n, jinja_scope *s)
+/* Sets the attributes of a loop at item i. */
+static inline void jinja_set_loop(jinja *j, jinja_scope *loop, const jinja_value *all, size_t i)
+{
+    const jinja_value none = jinja_undefined("the item", 8);
+    const int64_t at = (int64_t)i, n = (int64_t)all->size;
+    const struct {
+        const char *name;
+        jinja_value value;
+    } set[] = { { "index", jinja_whole(at + 1) },
+                { "index0", jinja_whole(at) },
+                { "revindex", jinja_whole(n - at) },
+                { "revindex0", jinja_whole(n - at - 1) },
+                { "first", jinja_bool(at == 0) },
+                { "last", jinja_bool(at + 1 == n) },
+                { "length", jinja_whole(n) },
+                { "previtem", at > 0 ? all->items[i - 1] : none },
+                { "nextitem", at + 1 < n ? all->items[i + 1] : none } };
+    for (size_t k = 0; k < sizeof set / sizeof *set; k++)
+        jinja_assign(j, loop, jinja_c_string(set[k].name), set[k].value);
+}
+
+static inline void jinja_exec_for(jinja *j, const jinja_node *n, jinja_scope *s)
 {
     const jinja_value values = jinja_eval(j, n->b, s);
     jinja_value all = jinja_iterate(j, &values), loop = jinja_make(JINJA_LOOP);
@@ -1045,23 +1008,16 @@ static inline int jinja_exec_for(jinja *j, const jinja_node *n, jinja_scope *s)
         all = kept;
         all.size = count;
     }
-    loop.loop = (jinja_loop *)jinja_alloc(j, sizeof *loop.loop);
-    loop.loop->items = all.items;
-    loop.loop->count = all.size;
-    int complete = 0, flow;
+    loop.scope = jinja_new_scope(j, NULL);
     for (size_t i = 0; i < all.size; i++) {
         jinja_scope *inner = jinja_new_scope(j, s);
         jinja_step(j, 1);
-        loop.loop->index = i;
+        jinja_set_loop(j, loop.scope, &all, i);
         jinja_assign(j, inner, jinja_c_string("loop"), loop);
         jinja_assign_to(j, n->a, inner, &all.items[i]);
-        flow = jinja_exec(j, n->d->a, inner);
-        complete |= flow == JINJA_GOES_ON;
-        if (flow == JINJA_BREAKS)
+        if (jinja_exec(j, n->d, inner) == JINJA_BREAKS)
             break;
     }
-    /* as in Jinja, else also follows a loop whose iterations were all left early */
-    return complete ? JINJA_GOES_ON : jinja_exec(j, n->d->b, jinja_new_scope(j, s));
 }
 
 /* Executes a list of nodes. Returns whether a loop breaks or continues. */
@@ -1085,7 +1041,7 @@ static inline int jinja_exec(jinja *j, const jinja_node *n, jinja_scope *s)
             v = jinja_eval(j, n->a, s);
             flow = jinja_exec(j, jinja_is_true(&v) ? n->b : n->c, s);
             break;
-        case JINJA_FOR: flow = jinja_exec_for(j, n, s); break;
+        case JINJA_FOR: jinja_exec_for(j, n, s); break;
         case JINJA_SET:
             v = jinja_eval(j, n->b, s);
             jinja_assign_to(j, n->a, s, &v);

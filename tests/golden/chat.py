@@ -163,20 +163,20 @@ Say \\"no\\" (e.g. 'a' => 'b')" %}
 {% generation %}{{ m.content | default('', boolean=True) if mode == '/think' else (m.content or '').split('</think>') | last }}
 {%- for c in m.tool_calls %}<|call|>{{ c.function.arguments }}{% endfor %}<|end|>
 {% endgeneration %}{% endif %}
-{%- else %}no messages{% endfor %}
+{%- endfor %}
 {{- '<|assistant|>\\n' if add_generation_prompt else eos_token }}""",
-    "expressions": """{% set t = (1, 'a', none, true, 2.50, -3) %}{{ t }}{{ [t, {'k': 'v"', 1: "it's"}] }}{{ t[1:3] }}{{ t[::-1] }}{{ t[-9:-1] }}{{ t[4:2] }}
-{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 2 * 3 + 4 - 1 }} {{ 'ab' * 2 }} {{ 1 < 2 < 3 }} {{ 1 == 1.0 }} {{ not 1 in [1] }}
+    "expressions": """{% set t = (1, 'a', none, true, '2.50' | float, -3) %}{{ t }}{{ [t, {'k': 'v"', 1: "it's"}] }}{{ t[1:3] }}{{ t[::-1] }}{{ t[-9:-1] }}{{ t[4:2] }}
+{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 2 * 3 + 4 - 1 }} {{ 'ab' * 2 }} {{ 1 < 2 }} {{ 1 == '1' | float }} {{ 'b' >= 'a' }} {{ 'a' not in 'b' }} {{ none and 1 or 2 }} {{ not 1 in [1] }}
 {%- set a, b = 'x', 'y' %}{{ a ~ b ~ 1 ~ none }}{{ 'é你'[1] }}{{ 'é你'[-2:] }}{{ 'é你' | length }}{{ 'a' 'b' }}{{ "\\q\\t'" }}
 {{- [3, 1, 2] | sort | join(',') }}{{ ['b', 'A'] | sort | first }}{{ [{'k': 2}, {'k': 1}] | sort(attribute='k') }}{{ ['b', 'A'] | sort(true) }}{{ {'b': 1, 'A': 2} | dictsort }}{{ [1, 2, 3] | sum if false else '' }}
-{{ ['a', 'A', 1, 1.0, 'b', 'a'] | unique | list }}{{ messages | map(attribute='role') | list }}{{ 'yes' if messages | select else 'no' }}
-{%- for k in 'ab' %}{{ loop.index }}{{ loop.revindex0 }}{{ loop.length }}{{ k }}{% if loop.first %}{% continue %}{% endif %}!{% break %}{% else %}none{% endfor %}
-{%- for i in range(3, 9, 2) if i != 5 %}{{ i }}{% if not loop.last %},{% endif %}{% endfor %}{% for x in [] %}{% else %}empty{% endfor %}
+{{ ['a', 'A', 1, true, 'b', 'a'] | unique | list }}{{ messages | map(attribute='role') | list }}{{ 'yes' if messages | select else 'no' }}
+{%- for k in 'ab' %}{{ loop.index }}{{ loop.revindex0 }}{{ loop.length }}{{ k }}{% if loop.first %}{% continue %}{% endif %}!{% break %}{% endfor %}
+{%- for i in range(3, 9, 2) if i != 5 %}{{ i }}{% if not loop.last %},{% endif %}{% endfor %}{% for x in [] %}{% endfor %}
 {%- set ns = namespace(n=0, d={'a': [1, 2]}) %}{% for i in range(4) %}{% set ns.n = ns.n + i %}{% set b = i %}{% endfor %}{{ ns.n }}{{ b }}{{ ns.d['a'][-1] }}
 {%- set caught %} block {{ a }} {% endset %}{{ caught | trim | upper }}{{ caught | length }}
 {{ 'a,b,c'.split(',') }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.split(sep=',', maxsplit=0) }}{{ 'aXbX'.replace('X', 'yy') }}
-{{ 'ab'.startswith('a') }}{{ 'ab'.endswith('abc') }}{{ 'x{}{}|{1}{n}{{}}'.format('a', 2, n=[3]) if false else 'x{}{}{{}}'.format('a', [2]) ~ '{1}{n}{0}'.format(none, 'é', n=true) }}{{ 'xxabxx'.strip('x') }}{{ 'hello wORLD-x'.title() }}{{ 'hello wORLD-x' | title }}{{ 'hELLO'.capitalize() }}
-{{ '12' | int + 1 }}{{ 'x' | int(7) }}{{ '1.5' | float }}{{ 'nan' | float }}{{ ' -Infinity' | float }}{{ 'nan' | int(3) }}{{ '0x1f' | float }}{{ 0.1 + 0.2 }}{{ 0.0000001 }}{{ 'a' is in(['a']) }}{{ 1 is eq(1.0) }}{{ 1 is integer }}{{ 1 is not float }}
+{{ 'ab'.startswith('a') }}{{ 'ab'.endswith('abc') }}{{ 'x{}{} é'.format('a', [2]) }}{{ 'xxabxx'.strip('x') }}{{ 'hello wORLD-x'.title() }}{{ 'hello wORLD-x' | title }}{{ 'hELLO'.capitalize() }}
+{{ '12' | int + 1 }}{{ 'x' | int(7) }}{{ '1.5' | float }}{{ 'nan' | float }}{{ ' -Infinity' | float }}{{ 'nan' | int(3) }}{{ '0x1f' | float }}{{ '.1' | float + '.2' | float }}{{ '1e-7' | float }}{{ 'a' is in(['a']) }}{{ 1 is eq(true) }}{{ 1 is integer }}{{ 1 is not float }}
 {{ nothing is defined }}{{ nothing | default('d') }}{{ nothing }}{{ '' or 'o' }}{{ 0 and 1 }}{{ (1 if 0) is undefined }}{{ {'a': 1}.get('b', 2) }}{{ {'a': 1}.keys() | list }}{{ 'items' in {'items': 1} }}
 {{ 'a\\nb\\n\\nc' | indent(2) }}{{ 'a\\nb' | indent(first=true) }}{{ [1, 2] + [3] }}{{ [[1], 'x'] | tojson }}{{ messages | selectattr('role', 'ne', 'user') | list | length }}{{ messages | rejectattr('nope') | list | length }}
 {% macro f(x, y='d', z=x) %}<{{ x }}{{ y }}{{ z }}>{% endmacro %}{{ f(1) }}{{ f(1, z=3, y=2) }}{{ f('a') | upper }}{{ [2, 1] | min }}
@@ -198,10 +198,10 @@ REFUSED = [("{% for m in messages %}{{ m.content | nl2br }}{% endfor %}", "unkno
            ("{{ 'é' | upper }}", "upper and lower case are known for ASCII only, not for U+00E9"),
            ("{{ messages | map('upper') | tojson }}", "tojson: not possible with a generator"), ("{{ 1 / 2 }}", "unknown operator /"), ("{% set a.b = 1 %}", "set of an attribute"),
            ("{{ {} | tojson(indent='x') }}", "an argument that must be a whole number: not possible with a string"), ("{{ loop.index }}", "'loop' is undefined"),
-           ("{% for x in [1] %}{{ loop.depth }}{% endfor %}", "unknown: loop.depth"), ("{{ }}", "expected an expression"),
+           ("{% for x in [1] %}{{ loop.depth }}{% endfor %}", "unknown attribute of a loop: depth"), ("{{ }}", "expected an expression"),
            ("{% macro f() %}{% endmacro %}{{ f(*[1]) }}", "the macro f takes other arguments"), ("{{ [1] | tojson(sort_keys=true) }}", "unknown: 1 arguments of tojson"),
-           ("{{ 'abc'[::2] }}", "unknown: a slice with a step other than [::-1]"), ("{{ '{x}'.format(1) }}", "unknown field 'x' of format"),
-           ("{{ '\\x41' }}", "unknown escape \\x"), ("{{ messages | select | length }}", "length: not possible with a generator; apply the filter list"), ("{{ 9223372036854775807 }}", "a number of at most 18 digits"),
+           ("{{ 'abc'[::2] }}", "unknown: a slice with a step other than [::-1]"), ("{{ '{x}'.format(1) }}", "unknown: format with a brace"),
+           ("{{ 1 < 2 < 3 }}", "unknown: a chain of comparisons"), ("{{ '\\x41' }}", "unknown escape \\x"), ("{{ messages | select | length }}", "length: not possible with a generator; apply the filter list"), ("{{ 9223372036854775807 }}", "a number of at most 18 digits"),
            ("{{ '1f' | int(0, 16) }}", "unknown: 2 arguments of int")]
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Gets \"it\" <now> & é.", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}, "n": {"type": ["integer", "null"], "default": 3},
