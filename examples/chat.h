@@ -377,18 +377,27 @@ static inline int chat_add(chat *c, const chat_turn *turn)
     return chat_run(c, chat_add_body, &t);
 }
 
-/* Returns a role as templates name it; ShareGPT has other names. A role is part of the template's
- * text, so it may not have characters that special tokens consist of. */
-static inline jinja_value chat_role_of(chat_task *t, jinja_value role)
+/* Returns a role as templates name it. ShareGPT, where its key is "from", has other names, and no
+ * more than these. A role is part of the template's text, so it may not have characters that special
+ * tokens consist of. */
+static inline jinja_value chat_role_of(jinja *j, chat_task *t, jinja_value role, int is_from)
 {
     static const char *const others[][2] = {
-        { "human", "user" },      { "gpt", "assistant" }, { "chatgpt", "assistant" },
-        { "model", "assistant" }, { "bot", "assistant" }, { "observation", "tool" }
+        { "human", "user" },        { "user", "user" },
+        { "gpt", "assistant" },     { "assistant", "assistant" },
+        { "chatgpt", "assistant" }, { "model", "assistant" },
+        { "bot", "assistant" },     { "system", "system" },
+        { "observation", "tool" },  { "tool", "tool" }
     };
     role.mark = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (jinja_is(&role, others[i][0]))
             return jinja_c_string(others[i][1]);
+    if (is_from)
+        jinja_fail(j,
+                   "message %d: from: '%.*s' is not known; known are human, user, gpt, assistant, "
+                   "chatgpt, model, bot, system, observation and tool",
+                   (int)t->c->messages.size + 1, JINJA_SHORT(&role));
     for (size_t i = 0; i < role.size; i++)
         if (!jinja_is_name(role.text[i], 0) && role.text[i] != '-' && role.text[i] != ' ')
             t->says = "role: expected letters, such as user, assistant, system or tool";
@@ -438,6 +447,7 @@ static inline void chat_add_json_body(jinja *j, void *user)
     m.size = 0;
     for (size_t i = 0; i < from.size; i++) {
         jinja_value key = from.items[2 * i], value = from.items[2 * i + 1];
+        const int is_from = jinja_is(&key, names[0][0]);
         for (int k = 0; k < 2; k++)
             key = jinja_is(&key, names[k][0]) ? jinja_c_string(names[k][1]) : key;
         if (value.kind == JINJA_NONE || jinja_find(j, &m, &key) != NULL)
@@ -445,7 +455,7 @@ static inline void chat_add_json_body(jinja *j, void *user)
         if (jinja_is(&key, "content"))
             value = chat_content_of(j, t, value);
         if (jinja_is(&key, "role") && value.kind == JINJA_STRING)
-            value = chat_role_of(t, value);
+            value = chat_role_of(j, t, value, is_from);
         m.items[2 * m.size] = key;
         m.items[2 * m.size++ + 1] = value;
     }
