@@ -266,7 +266,7 @@ static const char *const groups[] = {
     "objective beta label-smoothing reference teacher teacher-store "
     "distill-temperature distill-alpha",
     "Steps",
-    "steps epochs batch no-shuffle lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
+    "steps epochs batch no-shuffle optimiser lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
     "eval-every eval-iters patience",
     "Memory and speed, without changing results",
     "budget micro-batch checkpoint threads device",
@@ -285,7 +285,7 @@ static const char *const groups[] = {
  * store. */
 static const char fixed[] =
     "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
-    "ensure-weight-tying layers-to-transform objective";
+    "ensure-weight-tying layers-to-transform objective optimiser";
 static const char other_notes[] = "data base model skipped position best stale before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
@@ -2159,7 +2159,8 @@ static int find_training_bytes(adapters_method method, size_t *least)
     if (error.result != GCKPT_OK) {
         const char *named = strstr(error.text, "at least ");
         if (error.result == GCKPT_E_BUDGET && named != NULL)
-            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10);
+            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10) +
+                     lm_optimiser.orthogonal.scratch_bytes;
         else
             failed = session_fail(1, "%s", error.text);
     }
