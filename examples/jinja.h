@@ -52,11 +52,13 @@ typedef enum {
     JINJA_MAKE_DICT
 } jinja_node_kind;
 
+enum { JINJA_VARARGS = 1, JINJA_KWARGS = 2 }; /* what a macro reads */
+
 /* A node of a parsed template. a, b, c and d are its parts, each of which may be the first of a
  * list; `next` is the next one in the list that contains this node. */
 struct jinja_node {
     jinja_node_kind kind;
-    int op;            /* operator, index of a word, or of a list is_tuple */
+    int op;            /* operator; index of a word; of a list is_tuple; of a macro what it reads */
     size_t at;         /* offset in the template */
     jinja_value value; /* a constant or text, or as string a name */
     jinja_node *a, *b, *c, *d, *next;
@@ -119,6 +121,8 @@ static inline void jinja_next(jinja *j)
     } else if (*s >= '0' && *s <= '9') {
         while (s[n] >= '0' && s[n] <= '9')
             n++;
+        if (s[n] == '.' && s[n + 1] >= '0' && s[n + 1] <= '9')
+            jinja_fail(j, "unknown: a number with a point");
         j->token = JINJA_T_INT;
     } else if (*s == '"' || *s == '\'') {
         while (s[n] != *s) {
@@ -405,7 +409,7 @@ enum {
     JINJA_LEVELS
 };
 
-/* Moves past a binary operator of a level. Returns it, or 0 if there is none. */
+/* Moves past a binary operator of a level. Returns it, or 0. */
 static inline int jinja_binary_op(jinja *j, int level)
 {
     static const struct {
@@ -572,6 +576,10 @@ static inline jinja_node *jinja_parse_macro(jinja *j, size_t at)
     jinja_expect(j, '(', "'('");
     n->a = jinja_parse_parameters(j);
     n->b = jinja_block_of(j, "endmacro");
+    const jinja_value text = jinja_string(j->source + at, j->position - at, 0),
+                      varargs = jinja_c_string("varargs"), kwargs = jinja_c_string("kwargs");
+    n->op = (jinja_search(j, &text, 0, &varargs) != SIZE_MAX ? JINJA_VARARGS : 0) |
+            (jinja_search(j, &text, 0, &kwargs) != SIZE_MAX ? JINJA_KWARGS : 0);
     return n;
 }
 
@@ -778,19 +786,10 @@ static inline jinja_value jinja_captured(jinja *j, const jinja_node *body, jinja
     return jinja_text_value(&t);
 }
 
-/* Returns whether nodes read a variable. */
-static inline int jinja_reads(const jinja_node *n, const jinja_value *name)
-{
-    for (; n != NULL; n = n->next)
-        if ((n->kind == JINJA_NAME && jinja_same(&n->value, name)) || jinja_reads(n->a, name) ||
-            jinja_reads(n->b, name) || jinja_reads(n->c, name) || jinja_reads(n->d, name))
-            return 1;
-    return 0;
-}
-
-/* Calls a macro. Arguments beyond its parameters are its varargs and kwargs, if it reads them. */
+/* Calls a macro. Arguments beyond its parameters are its varargs and kwargs, if it reads them.
+ * `caller` is the body of a call block, or NULL. */
 static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro,
-                                           const jinja_arguments *a)
+                                           const jinja_arguments *a, const jinja_value *caller)
 {
     jinja_scope *s = jinja_new_scope(j, macro->scope);
     jinja_value lists[2] = { jinja_list(j, JINJA_LIST, a->count),
@@ -809,21 +808,19 @@ static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro,
     }
     for (size_t k = 0; k < a->count; k++) {
         jinja_value *list = &lists[k >= a->given];
-        if (!used[k] && k >= a->given && jinja_is(&a->names[k], "caller")) {
-            jinja_assign(j, s, a->names[k], a->at[k]);
-        } else if (!used[k]) {
-            if (k >= a->given)
-                list->items[2 * list->size] = a->names[k];
-            list->items[k < a->given ? list->size : 2 * list->size + 1] = a->at[k];
-            list->size++;
-        }
-    }
-    for (int k = 0; k < 2; k++) {
-        const jinja_value name = jinja_c_string(k == 0 ? "varargs" : "kwargs");
-        if (lists[k].size > 0 && !jinja_reads(macro->node->b, &name))
+        if (used[k])
+            continue;
+        if ((macro->node->op & (k < a->given ? JINJA_VARARGS : JINJA_KWARGS)) == 0)
             jinja_fail(j, "the macro %.*s takes other arguments", JINJA_SHORT(&macro->node->value));
-        jinja_assign(j, s, name, lists[k]);
+        if (k >= a->given)
+            list->items[2 * list->size] = a->names[k];
+        list->items[k < a->given ? list->size : 2 * list->size + 1] = a->at[k];
+        list->size++;
     }
+    jinja_assign(j, s, jinja_c_string("varargs"), lists[0]);
+    jinja_assign(j, s, jinja_c_string("kwargs"), lists[1]);
+    if (caller != NULL)
+        jinja_assign(j, s, jinja_c_string("caller"), *caller);
     return jinja_captured(j, macro->node->b, s);
 }
 
@@ -831,7 +828,7 @@ static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro,
 static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope *s,
                                      const jinja_value *caller)
 {
-    const jinja_value *name = &n->a->value, by = jinja_c_string("caller");
+    const jinja_value *name = &n->a->value;
     jinja_value of = jinja_make(JINJA_NONE), callee;
     jinja_arguments a;
     if (n->a->kind == JINJA_ATTRIBUTE) {
@@ -842,10 +839,8 @@ static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope 
     }
     jinja_eval_arguments(j, n->b, s, &a);
     j->at = n->a->kind == JINJA_ATTRIBUTE ? n->a->at : n->at;
-    if (callee.kind == JINJA_MACRO && caller != NULL)
-        jinja_add_argument(j, &a, &by, *caller);
     if (callee.kind == JINJA_MACRO)
-        return jinja_call_macro(j, &callee, &a);
+        return jinja_call_macro(j, &callee, &a, caller);
     if (callee.kind == JINJA_FUNCTION)
         return jinja_apply(j, (int)callee.whole, JINJA_IS_METHOD, &of, &a);
     if (n->a->kind == JINJA_ATTRIBUTE)

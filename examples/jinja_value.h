@@ -38,8 +38,9 @@ typedef enum {
     JINJA_FUNCTION
 } jinja_kind;
 
-/* Kinds of lists: is_tuple of jinja_value. A generator has items, but neither length nor text. */
-enum { JINJA_TUPLE = 1, JINJA_GENERATOR = 2 };
+/* Kinds of lists: is_tuple of jinja_value. A view, as of range, has no text, and a generator also no
+ * length, until the filter list is applied. */
+enum { JINJA_TUPLE = 1, JINJA_VIEW, JINJA_GENERATOR };
 
 /* Two arguments of printf for %.*s: the beginning of a string */
 #define JINJA_SHORT(v) (int)((v)->size < 60 ? (v)->size : 60), (v)->text
@@ -51,7 +52,7 @@ typedef struct jinja_value jinja_value;
 /* A value. Values are immutable, except the variables of a namespace. */
 struct jinja_value {
     jinja_kind kind;
-    int is_tuple;          /* of a list: JINJA_TUPLE, JINJA_GENERATOR or 0 */
+    int is_tuple;          /* of a list: JINJA_TUPLE, JINJA_VIEW, JINJA_GENERATOR or 0 */
     int is_safe;           /* of a string: nonzero after the filter safe */
     int64_t whole;         /* a bool, an int, or the index of a function or method in jinja_words */
     double real;           /* a float */
@@ -333,8 +334,8 @@ jinja_mismatch(jinja *j, const char *what, const jinja_value *v)
     if (v->kind == JINJA_UNDEFINED)
         jinja_fail(j, "%s: '%.*s' is undefined", what, JINJA_SHORT(v));
     jinja_fail(j, "%s: not possible with %s", what,
-               v->is_tuple == JINJA_GENERATOR ? "a generator; apply the filter list to it"
-                                              : jinja_kind_name(v->kind));
+               v->is_tuple >= JINJA_VIEW ? "a generator; apply the filter list to it"
+                                         : jinja_kind_name(v->kind));
 }
 
 /* Returns the bytes of the first character of a text of n > 0 bytes. */
@@ -570,7 +571,7 @@ static inline void jinja_write(jinja *j, jinja_text *t, const jinja_value *v,
         jinja_put(j, t, number);
     } else if (v->kind == JINJA_UNDEFINED && !style->json) {
         jinja_put(j, t, "Undefined");
-    } else if ((!is_list && v->kind != JINJA_DICT) || v->is_tuple == JINJA_GENERATOR) {
+    } else if ((!is_list && v->kind != JINJA_DICT) || v->is_tuple >= JINJA_VIEW) {
         jinja_mismatch(j, style->json ? "tojson" : "printing", v);
     } else {
         const int is_tuple = v->is_tuple && !style->json;

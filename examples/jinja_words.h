@@ -136,7 +136,8 @@ static inline size_t jinja_find_argument(const jinja_arguments *a, size_t i,
 static inline void jinja_bind(jinja *j, int word, const jinja_arguments *a,
                               jinja_value p[JINJA_PARAMETERS])
 {
-    const char *s = jinja_words[word].parameters;
+    const int reads_all = jinja_words[word].parameters[0] == '*';
+    const char *s = reads_all ? "" : jinja_words[word].parameters;
     size_t used = 0;
     for (size_t i = 0; i < JINJA_PARAMETERS; i++, s += *s == ' ') {
         p[i] = jinja_undefined(s, strcspn(s, " "));
@@ -146,7 +147,7 @@ static inline void jinja_bind(jinja *j, int word, const jinja_arguments *a,
             p[i] = a->at[k];
         used += k < a->count;
     }
-    if (used != a->count)
+    if (used != a->count && !reads_all)
         jinja_fail(j, "unknown: %d arguments of %s, or one with another keyword", (int)a->count,
                    jinja_words[word].name);
 }
@@ -457,6 +458,7 @@ static inline jinja_value jinja_entries(jinja *j, const jinja_value *v, int word
     if (v->kind != JINJA_DICT)
         jinja_mismatch(j, "items of a dict", v);
     jinja_value to = jinja_list(j, JINJA_LIST, v->size);
+    to.is_tuple = JINJA_VIEW;
     jinja_step(j, v->size);
     for (size_t i = 0; i < v->size; i++) {
         to.items[i] = v->items[2 * i + (word == JINJA_W_VALUES)];
@@ -587,7 +589,7 @@ static inline int jinja_test(jinja *j, int word, const jinja_value *v, const jin
 static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v,
                                       const jinja_arguments *a);
 
-/* Returns the index of a filter or test; fails if there is none. */
+/* Returns `word`, the index of a filter, test or function; fails if it is -1. */
 static inline int jinja_need_word(jinja *j, int word, int use, const jinja_value *name)
 {
     if (word < 0)
@@ -672,8 +674,10 @@ static inline jinja_value jinja_apply_any(jinja *j, int word, const jinja_value 
         if (v->kind != JINJA_DICT)
             jinja_mismatch(j, "dictsort", v);
         to = jinja_sort(j, v, &none, 1, 0);
-        return jinja_entries(j, &to, JINJA_W_ITEMS);
-    case JINJA_W_LAST: return jinja_index(j, v, -1);
+        to = jinja_entries(j, &to, JINJA_W_ITEMS);
+        to.is_tuple = 0;
+        return to;
+    case JINJA_W_LAST: to = jinja_iterate(j, v); return jinja_index(j, &to, -1);
     case JINJA_W_LIST:
     case JINJA_W_FIRST:
     case JINJA_W_MIN:
@@ -735,6 +739,7 @@ static inline jinja_value jinja_range(jinja *j, const jinja_arguments *a)
     const size_t count = span > 0 ? (size_t)((span + step - 1) / step) : 0;
     jinja_step(j, count);
     jinja_value to = jinja_list(j, JINJA_LIST, count);
+    to.is_tuple = JINJA_VIEW;
     for (size_t i = 0; i < count; i++)
         to.items[i] = jinja_whole(at[0] + (int64_t)i * at[2]);
     return to;
@@ -789,8 +794,9 @@ static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_v
     const int id = jinja_words[word].id;
     jinja_value p[JINJA_PARAMETERS], to;
     jinja_enter(j);
-    if (jinja_words[word].parameters[0] != '*')
-        jinja_bind(j, word, a, p);
+    if (id == JINJA_W_INDENT)
+        jinja_need_string(j, v);
+    jinja_bind(j, word, a, p);
     if (id >= JINJA_W_IS_DEFINED)
         to = jinja_bool(jinja_test(j, id, v, &p[0]));
     else if (id >= JINJA_W_NAMESPACE)
@@ -849,7 +855,7 @@ static inline jinja_value jinja_operate(jinja *j, int op, const jinja_value *a,
     }
     if (op == '~' || (op == '+' && same && a->kind == JINJA_STRING))
         return jinja_concat(j, a, b, op == '+');
-    if (op == '+' && same && a->kind == JINJA_LIST && a->is_tuple != JINJA_GENERATOR) {
+    if (op == '+' && same && a->kind == JINJA_LIST && a->is_tuple < JINJA_VIEW) {
         jinja_value to = jinja_list(j, JINJA_LIST, a->size + b->size);
         jinja_step(j, to.size);
         to.is_tuple = a->is_tuple;

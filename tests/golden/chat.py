@@ -179,7 +179,7 @@ Say \\"no\\" (e.g. 'a' => 'b')" %}
 {{ '12' | int + 1 }}{{ 'x' | int(7) }}{{ '1.5' | float }}{{ 'nan' | float }}{{ ' -Infinity' | float }}{{ 'nan' | int(3) }}{{ '0x1f' | float }}{{ '.1' | float + '.2' | float }}{{ '1e-7' | float }}{{ 'a' is in(['a']) }}{{ 1 is eq(true) }}{{ 1 is integer }}{{ 1 is not float }}
 {{ nothing is defined }}{{ nothing | default('d') }}{{ nothing }}{{ '' or 'o' }}{{ 0 and 1 }}{{ (1 if 0) is undefined }}{{ {'a': 1}.get('b', 2) }}{{ {'a': 1}.keys() | list }}{{ 'items' in {'items': 1} }}
 {{ 'a\\nb\\n\\nc' | indent(2) }}{{ 'a\\nb' | indent(first=true) }}{{ [1, 2] + [3] }}{{ [[1], 'x'] | tojson }}{{ messages | selectattr('role', 'ne', 'user') | list | length }}{{ messages | rejectattr('nope') | list | length }}
-{% macro f(x, y='d', z=x) %}<{{ x }}{{ y }}{{ z }}>{% endmacro %}{{ f(1) }}{{ f(1, z=3, y=2) }}{{ f('a') | upper }}{{ [2, 1] | min }}
+{% macro f(x, y='d', z=x) %}<{{ x }}{{ y }}{{ z }}>{% endmacro %}{{ f(1) }}{{ f(1, z=3, y=2) }}{{ f('a') | upper }}{{ [2, 1] | min }}{{ {'b': 1, 'a': 2} | last }}{{ range(2) | list }}
 {%- macro g(x) %}{{ x }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ g() }}{{ g(1, 2, 3, y=4) }}{{ g(*[1, 2], **{'z': 3}) }}{{ [f, g][0](*'ab') }}
 {%- filter trim | upper %}  filtered {{ a }} {% endfilter %}{{ '<b>' | safe ~ '<' }}{{ '<b>' | safe + "<'" }}{{ '&"' + '<b>' | safe + 'x>' }}{{ ('<' | safe) ~ 1 + '>' }}
   {%+ if true %} kept {% endif +%}
@@ -196,7 +196,8 @@ REFUSED = [("{% for m in messages %}{{ m.content | nl2br }}{% endfor %}", "unkno
            ("{{ 'a' + 1 }}", "arithmetic: not possible with a string"), ("{{ x.y.z }}", "'x' is undefined"),
            ("{{ 1 // 0 }}", "division by zero"), ("{{ raise_exception('no') }}", "refuses the chat: no"),
            ("{{ 'é' | upper }}", "upper and lower case are known for ASCII only, not for U+00E9"),
-           ("{{ messages | map('upper') | tojson }}", "tojson: not possible with a generator"), ("{{ 1 / 2 }}", "unknown operator /"), ("{% set a.b = 1 %}", "set of an attribute"),
+           ("{{ messages | map('upper') | tojson }}", "tojson: not possible with a generator"), ("{{ 1 / 2 }}", "unknown operator /"), ("{{ 10.0 }}", "unknown: a number with a point"),
+           ("{{ {'a': 1}.keys() }}", "printing: not possible with a generator"), ("{{ range(2) | tojson }}", "tojson: not possible"), ("{% set a.b = 1 %}", "set of an attribute"),
            ("{{ {} | tojson(indent='x') }}", "an argument that must be a whole number: not possible with a string"), ("{{ loop.index }}", "'loop' is undefined"),
            ("{% for x in [1] %}{{ loop.depth }}{% endfor %}", "unknown attribute of a loop: depth"), ("{{ }}", "expected an expression"),
            ("{% macro f() %}{% endmacro %}{{ f(*[1]) }}", "the macro f takes other arguments"), ("{{ [1] | tojson(sort_keys=true) }}", "unknown: 1 arguments of tojson"),
