@@ -52,13 +52,13 @@ typedef enum {
     JINJA_MAKE_DICT
 } jinja_node_kind;
 
-enum { JINJA_VARARGS = 1, JINJA_KWARGS = 2 }; /* what a macro reads */
+enum { JINJA_VARARGS = 1, JINJA_KWARGS = 2 }; /* variables that a macro reads */
 
 /* A node of a parsed template. a, b, c and d are its parts, each of which may be the first of a
  * list; `next` is the next one in the list that contains this node. */
 struct jinja_node {
     jinja_node_kind kind;
-    int op;            /* operator; index of a word; of a list is_tuple; of a macro what it reads */
+    int op;            /* operator; index of a word; of a list is_tuple; JINJA_VARARGS, .. of a macro */
     size_t at;         /* offset in the template */
     jinja_value value; /* a constant or text, or as string a name */
     jinja_node *a, *b, *c, *d, *next;

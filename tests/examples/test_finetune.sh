@@ -430,6 +430,9 @@ check "--chat NAME replaces the model's template" \
     sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; the model has no end-of-turn token'"
 check "--fields names the keys" sh -c "sed 's/\"prompt\"/\"q\"/; s/\"completion\"/\"a\"/' $work/chats.jsonl | grep '\"q\"' > $work/fields.jsonl &&
     build/finetune $model --fields prompt=q,completion=a --data $work/fields.jsonl --plan"
+printf '{"text": "one"}\n{"text": "t\\ud800o"}\n' > "$work/half.jsonl"
+check "half of a surrogate pair is replaced, with its line" says "^note   --data: 1 unpaired surrogate .* replaced by U+FFFD, first in line 2; " \
+    $model --data "$work/half.jsonl" --plan
 check "--fields of nonsense" fails_with 2 "--fields quest=q: expected KEY=NAME" build/finetune $chats --fields quest=q
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
 check "--user-turn without --assistant-turn is refused" \
