@@ -58,7 +58,7 @@ enum { JINJA_VARARGS = 1, JINJA_KWARGS = 2 }; /* variables that a macro reads */
  * list; `next` is the next one in the list that contains this node. */
 struct jinja_node {
     jinja_node_kind kind;
-    int op;            /* operator; index of a word; of a list is_tuple; JINJA_VARARGS, .. of a macro */
+    int op;            /* operator; index of a word; is_tuple of a list; JINJA_VARARGS, .. */
     size_t at;         /* offset in the template */
     jinja_value value; /* a constant or text, or as string a name */
     jinja_node *a, *b, *c, *d, *next;
