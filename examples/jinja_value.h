@@ -12,7 +12,6 @@
 #include "json.h"
 #include "unicode.h"
 #include <float.h>
-#include <limits.h>
 #include <setjmp.h>
 #include <time.h>
 
