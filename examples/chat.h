@@ -1,6 +1,5 @@
 /* chat.h - renders chats by a model's chat template, as text and as tokens, and finds the answers
- * in them. To copy, with jinja.h, json.h, tokenizer.h and the headers that it
- * includes.
+ * in them. To copy, with jinja.h, tokenizer.h and the headers that they include.
  *
  *     chat c;
  *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // the template of this model's folder
@@ -85,10 +84,10 @@ typedef struct {
     jinja program;
     jinja_memory base; /* memory without messages */
     /* the text after an answer that is followed by another turn; its first tail_common bytes also
-     * follow the last answer of a chat */
-    char tail[256];
-    size_t tail_size, tail_common;
-    int probed; /* nonzero if tail has been determined */
+     * follow the last answer of a chat, which all of `last` follows */
+    char tail[256], last[256];
+    size_t tail_size, tail_common, last_size;
+    int probed; /* nonzero if tail and last have been determined */
     /* the messages and tools of the chat that is being made */
     jinja_value messages, tools;
     size_t capacity;
@@ -328,6 +327,7 @@ typedef struct {
     size_t count, first;
     int asks;
     const char *says; /* the error of a body, or NULL */
+    size_t ends[2];   /* bytes of the text that ends an answer, and of that of the last one */
 } chat_task;
 
 /* Runs a body. Returns 0, or -1 with c->error. */
@@ -373,22 +373,31 @@ static inline void chat_add_body(jinja *j, void *user)
 /* Appends a turn, whose text must stay valid. Returns 0, or -1 with c->error. */
 static inline int chat_add(chat *c, const chat_turn *turn)
 {
-    chat_task t = { NULL, NULL, 0, turn, 0, 0, 0, NULL };
+    chat_task t = { NULL, NULL, 0, turn, 0, 0, 0, NULL, { 0, 0 } };
     return chat_run(c, chat_add_body, &t);
 }
 
-/* Returns a role as templates name it; ShareGPT has other names. A role is part of the template's
- * text, so it may not have characters that special tokens consist of. */
-static inline jinja_value chat_role_of(chat_task *t, jinja_value role)
+/* Returns a role as templates name it. ShareGPT, where its key is "from", has other names, and no
+ * more than these. A role is part of the template's text, so it may not have characters that special
+ * tokens consist of. */
+static inline jinja_value chat_role_of(jinja *j, chat_task *t, jinja_value role, int is_from)
 {
     static const char *const others[][2] = {
-        { "human", "user" },      { "gpt", "assistant" }, { "chatgpt", "assistant" },
-        { "model", "assistant" }, { "bot", "assistant" }, { "observation", "tool" }
+        { "human", "user" },        { "user", "user" },
+        { "gpt", "assistant" },     { "assistant", "assistant" },
+        { "chatgpt", "assistant" }, { "model", "assistant" },
+        { "bot", "assistant" },     { "system", "system" },
+        { "observation", "tool" },  { "tool", "tool" }
     };
     role.mark = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (jinja_is(&role, others[i][0]))
             return jinja_c_string(others[i][1]);
+    if (is_from)
+        jinja_fail(j,
+                   "message %d: from: '%.*s' is not known; known are human, user, gpt, assistant, "
+                   "chatgpt, model, bot, system, observation and tool",
+                   (int)t->c->messages.size + 1, JINJA_SHORT(&role));
     for (size_t i = 0; i < role.size; i++)
         if (!jinja_is_name(role.text[i], 0) && role.text[i] != '-' && role.text[i] != ' ')
             t->says = "role: expected letters, such as user, assistant, system or tool";
@@ -438,6 +447,7 @@ static inline void chat_add_json_body(jinja *j, void *user)
     m.size = 0;
     for (size_t i = 0; i < from.size; i++) {
         jinja_value key = from.items[2 * i], value = from.items[2 * i + 1];
+        const int is_from = jinja_is(&key, names[0][0]);
         for (int k = 0; k < 2; k++)
             key = jinja_is(&key, names[k][0]) ? jinja_c_string(names[k][1]) : key;
         if (value.kind == JINJA_NONE || jinja_find(j, &m, &key) != NULL)
@@ -445,7 +455,7 @@ static inline void chat_add_json_body(jinja *j, void *user)
         if (jinja_is(&key, "content"))
             value = chat_content_of(j, t, value);
         if (jinja_is(&key, "role") && value.kind == JINJA_STRING)
-            value = chat_role_of(t, value);
+            value = chat_role_of(j, t, value, is_from);
         m.items[2 * m.size] = key;
         m.items[2 * m.size++ + 1] = value;
     }
@@ -478,7 +488,7 @@ static inline void chat_add_json_body(jinja *j, void *user)
  * valid. Returns 0, or -1 with c->error. */
 static inline int chat_add_json(chat *c, json *d, uint32_t at)
 {
-    chat_task t = { NULL, d, at, NULL, 0, 0, 0, NULL };
+    chat_task t = { NULL, d, at, NULL, 0, 0, 0, NULL, { 0, 0 } };
     return chat_run(c, chat_add_json_body, &t);
 }
 
@@ -491,7 +501,7 @@ static inline void chat_tools_body(jinja *j, void *user)
 /* Sets the tools, a list of JSON. Returns 0, or -1 with c->error. */
 static inline int chat_set_tools(chat *c, json *d, uint32_t at)
 {
-    chat_task t = { NULL, d, at, NULL, 0, 0, 0, NULL };
+    chat_task t = { NULL, d, at, NULL, 0, 0, 0, NULL, { 0, 0 } };
     return chat_run(c, chat_tools_body, &t);
 }
 
@@ -552,10 +562,12 @@ static inline void chat_probe_body(jinja *j, void *user)
     chat_render_some(j, c, 4, 0, &all);
     size_t first = chat_first_data(&all, 0, CHAT_MESSAGE + 1) + 1,
            last = chat_first_data(&all, 0, CHAT_MESSAGE + 3) + 1;
+    while (last < all.size && c->last_size < sizeof c->last)
+        c->last[c->last_size++] = all.text[last++];
     while (first < all.size && chat_origin(&all, first) == 0 && c->tail_size < sizeof c->tail) {
         c->tail[c->tail_size] = all.text[first++];
-        c->tail_common += c->tail_common == c->tail_size && last < all.size &&
-                          all.text[last++] == c->tail[c->tail_size];
+        c->tail_common += c->tail_common == c->tail_size && c->tail_size < c->last_size &&
+                          c->last[c->tail_size] == c->tail[c->tail_size];
         c->tail_size++;
     }
 }
@@ -563,15 +575,15 @@ static inline void chat_probe_body(jinja *j, void *user)
 /* Determines c->tail by rendering a small chat, unless that has been done. */
 static inline void chat_probe(chat *c)
 {
-    chat_task t = { c, NULL, 0, NULL, 0, 0, 0, NULL };
+    chat_task t = { c, NULL, 0, NULL, 0, 0, 0, NULL, { 0, 0 } };
     if (c->probed || c->name[0] == 0)
         return;
     c->probed = 1;
-    c->tail_size = c->tail_common = 0;
+    c->tail_size = c->tail_common = c->last_size = 0;
     chat_clear(c);
     /* a template may refuse this chat; then it is not known how its answers end */
     if (jinja_run(&c->program, chat_probe_body, &t) != 0)
-        c->tail_size = c->tail_common = 0;
+        c->tail_size = c->tail_common = c->last_size = 0;
 }
 
 /* Begins a chat without messages and tools. */
@@ -678,7 +690,9 @@ static inline void chat_render_body(jinja *j, void *user)
         c->empty += (text == NULL || text->size == 0) && chat_value(j, c, i, "tool_calls") == NULL;
         if (!generated && t->count > 0) {
             const size_t begin = chat_answer_begin(j, c, i);
-            const size_t end = chat_answer_end(c, i, begin, c->tail, t->at);
+            const int last = i + 1 == c->messages.size;
+            const size_t end =
+                chat_answer_end(c, i, begin, last ? c->last : c->tail, t->ends[last]);
             memset(c->targets + begin, 1, end - begin);
         }
     }
@@ -697,7 +711,7 @@ static inline const bpe_added *chat_match_special(const bpe *b, const char *s, s
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
-            if (*s == *a->name && a->special && n >= a->name_size &&
+            if (n >= a->name_size && *s == *a->name && a->special &&
                 memcmp(s, a->name, a->name_size) == 0 &&
                 (best == NULL || a->name_size > best->name_size))
                 best = a;
@@ -743,13 +757,27 @@ static inline size_t chat_end_size(const chat *c, const bpe *b)
     return size;
 }
 
-/* Returns the first special token in the text that ends each answer, or -1. */
+/* Sets the bytes of c->tail that end an answer, and of c->last that end the last one. They are the
+ * same, unless each begins with another special token, as in gpt-oss. */
+static inline void chat_end_sizes(const chat *c, const bpe *b, size_t ends[2])
+{
+    const bpe_added *a = chat_match_special(b, c->tail, c->tail_size),
+                    *last = chat_match_special(b, c->last, c->last_size);
+    ends[0] = ends[1] = chat_end_size(c, b);
+    if (ends[0] == 0 && a != NULL && last != NULL) {
+        ends[0] = a->name_size;
+        ends[1] = last->name_size;
+    }
+}
+
+/* Returns the first special token in the text that ends the last answer, or -1. */
 static inline int32_t chat_end_token(chat *c, const bpe *b)
 {
+    size_t ends[2];
     chat_probe(c);
-    const size_t size = chat_end_size(c, b);
-    for (size_t i = 0; i < size; i++) {
-        const bpe_added *a = chat_match_special(b, c->tail + i, size - i);
+    chat_end_sizes(c, b, ends);
+    for (size_t i = 0; i < ends[1]; i++) {
+        const bpe_added *a = chat_match_special(b, c->last + i, ends[1] - i);
         if (a != NULL)
             return a->id;
     }
@@ -926,11 +954,11 @@ static inline int chat_write(chat_writer *w, chat_part part, const char *text, s
  * c->error. */
 static inline int chat_render_added(chat *c, bpe *b, size_t first, int add_prompt)
 {
-    chat_task t = { NULL,       NULL,      b != NULL ? (uint32_t)chat_end_size(c, b) : 0,
-                    NULL,       b != NULL, first,
-                    add_prompt, NULL };
+    chat_task t = { NULL, NULL, 0, NULL, b != NULL, first, add_prompt, NULL, { 0, 0 } };
     if (c->messages.size == 0)
         return chat_fail(c, "the chat has no messages; give at least one");
+    if (b != NULL)
+        chat_end_sizes(c, b, t.ends);
     return chat_run(c, chat_render_body, &t);
 }
 

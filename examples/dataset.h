@@ -63,16 +63,17 @@ typedef struct {
 typedef struct {
     bpe_tokens tokens;
     dataset_example *examples; /* one for each row, or NULL if rows are windows of one text */
-    size_t count, capacity;        /* number of examples; allocated number of examples */
+    size_t count, capacity;    /* number of examples; allocated number of examples */
     size_t lines[DATASET_KINDS];
     chat_mask targets; /* if rows are examples, marks the tokens that are targets */
     /* number of invalid bytes and halves of surrogate pairs that U+FFFD has replaced */
     size_t replaced;
-    size_t special_texts;     /* number of special tokens that the texts spell out */
+    uint32_t replaced_line; /* the first line with such half of a pair, from 1 on */
+    size_t special_texts;   /* number of special tokens that the texts spell out */
     /* number of answers without text, whose only target is the end of the answer */
     size_t empty;
-    size_t same_pairs;        /* number of pairs whose two answers have the same tokens */
-    size_t skipped;     /* number of lines that were dropped because they have no target */
+    size_t same_pairs; /* number of pairs whose two answers have the same tokens */
+    size_t skipped;    /* number of lines that were dropped because they have no target */
     /* if nonzero, a row consists of two examples, the chosen and the rejected one */
     int pairs;
     int32_t padding;
@@ -112,8 +113,7 @@ static const struct {
     { 9, "?????\0\0\0{", "weights (safetensors)",
       "give their folder as the model, and a text to train on" },
     { 8, "GGUF?\0\0\0", "weights (GGUF)", "a text to train on is expected" },
-    { 2, "\x80\2", "a Python pickle, such as PyTorch's weights",
-      "a text to train on is expected" },
+    { 2, "\x80\2", "a Python pickle, such as PyTorch's weights", "a text to train on is expected" },
     { 4, "PK\3\4", "a zip archive, as are .docx, .xlsx and .npz files",
       "unpack it, or save it as plain text" },
     { 3, "\x1f\x8b\10", "a gzip archive", "unpack it: gunzip" },
@@ -217,6 +217,49 @@ static inline int dataset_form(json *line, const char *fields)
     return form;
 }
 
+/* Returns how many letters two names have in common at their beginnings and ends. */
+static inline size_t dataset_likeness(const char *a, const char *b)
+{
+    const size_t n = strlen(a), m = strlen(b), least = n < m ? n : m;
+    size_t before = 0, after = 0;
+    while (before < least && a[before] == b[before])
+        before++;
+    while (before + after < least && a[n - 1 - after] == b[m - 1 - after])
+        after++;
+    return before + after;
+}
+
+/* Fails because a line has not the expected keys: names a key of `fields` that it has not, the keys
+ * that it has, and the one most like the missing one. Returns -1. */
+static inline int dataset_fail_keys(json *line, const char *fields, const char *expected)
+{
+    char has[160] = "", name[128];
+    size_t n = 0;
+    const int is_object = json_kind_of(line, JSON_ROOT) == JSON_OBJECT;
+    const uint32_t first = is_object ? json_first(line, JSON_ROOT) : 0;
+    for (uint32_t i = first; i != 0 && n + 50 < sizeof has; i = json_next(line, i))
+        n += (size_t)snprintf(has + n, sizeof has - n, "%s\"%.40s\"", n > 0 ? ", " : "",
+                              json_text(line, i));
+    for (const char *f = fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',') {
+        const int size = (int)strcspn(f, ","), key = (int)strcspn(f, "=");
+        uint32_t best = 0;
+        size_t most = 2;
+        snprintf(name, sizeof name, "%.*s", size - key - 1, f + key + 1);
+        if (json_find(line, JSON_ROOT, name) != 0)
+            continue;
+        for (uint32_t i = first; i != 0; i = json_next(line, i))
+            if (dataset_likeness(name, json_text(line, i)) > most) {
+                most = dataset_likeness(name, json_text(line, i));
+                best = i;
+            }
+        return json_fail(line, line->line,
+                         "--fields %.*s: the line has no key \"%s\"; it has %s%s%.40s%s", size, f,
+                         name, n > 0 ? has : "none", best != 0 ? "; did you mean \"" : "",
+                         best != 0 ? json_text(line, best) : "", best != 0 ? "\"?" : "");
+    }
+    return json_fail(line, line->line, "%s (the line has %s)", expected, n > 0 ? has : "no keys");
+}
+
 /* Returns 1 if a text is JSON: an array, or a first line with the keys of an example. Returns 0 if
  * the text is not JSON, and -1 with file->error if out of memory. */
 static inline int dataset_is_json(json *file, const char *text, size_t size)
@@ -278,9 +321,10 @@ static inline int dataset_refuse(json *file, const char *text, size_t size)
     if (is_json <= 0)
         return is_json;
     return text[strspn(text, " \t\r\n")] == '['
-               ? json_fail(file, 0,
-                           "this is an array of JSON, not text; write FILE.jsonl with an item on each line: %s",
-                           dataset_formats)
+               ? json_fail(
+                     file, 0,
+                     "this is an array of JSON, not text; write FILE.jsonl with an item on each line: %s",
+                     dataset_formats)
                : json_fail(file, 0, "these are lines of JSON, %s: name the file FILE.jsonl",
                            dataset_formats);
 }
@@ -370,7 +414,7 @@ static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, cons
     if (done > 0 && dataset_append(line, r, text, n) != 0)
         return -1;
     if (chat_append(r->tokenizer, done > 0 ? r->text : text, done, done + n, flags, r->from,
-                   &d->tokens))
+                    &d->tokens))
         return json_fail(line, line->line, "%s", d->tokens.error);
     if (chat_mark_tokens(&d->tokens, &d->targets, first, is_target) != 0)
         return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
@@ -392,7 +436,7 @@ static inline dataset_span dataset_string(json *line, uint32_t at)
  * token, which is added unless the answer ends with it. As in TRL, only the tokenizer's template
  * comes before the prompt. */
 static inline int dataset_add_prompt(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
-                               dataset_span answer)
+                                     dataset_span answer)
 {
     const dataset_desc *desc = r->desc;
     const size_t n = prompt.size;
@@ -434,8 +478,9 @@ static inline int dataset_add_chat(dataset *d, json *line, dataset_reader *r, si
                          "%s has no turn of the assistant%s, so nothing in it is trained", what,
                          first > 0 ? " after the prompt" : "");
     if (d->targets.flags[begin])
-        return json_fail(line, line->line, "nothing comes before the first answer; begin the chat "
-                                           "with another turn");
+        return json_fail(line, line->line,
+                         "nothing comes before the first answer; begin the chat "
+                         "with another turn");
     if (chat_end_token(c, r->tokenizer) < 0 && desc->end >= 0)
         return dataset_put(d, line, desc->end, 1);
     return 0;
@@ -574,10 +619,13 @@ static inline int dataset_add_line(dataset *d, json *line, dataset_reader *r)
                          "the line has a pair of answers, which only --objective dpo uses; "
                          "expected %s",
                          dataset_formats);
-    if (form == DATASET_FORMS)
-        return json_fail(line, line->line,
-                         "expected %s; for other keys, give --fields prompt=KEY,answer=KEY",
-                         dataset_formats);
+    if (form == DATASET_FORMS) {
+        char expected[400];
+        snprintf(expected, sizeof expected,
+                 "expected %s; for other keys, give --fields prompt=KEY,answer=KEY",
+                 dataset_formats);
+        return dataset_fail_keys(line, fields, expected);
+    }
     const char *const *keys = dataset_forms[form].keys;
     const int kind = dataset_forms[form].kind;
     const uint32_t answer = dataset_find(line, fields, keys[2]);
@@ -640,11 +688,12 @@ static inline int dataset_end_example(dataset *d)
  * An answer without a target is an error. */
 static inline int dataset_end_answer(dataset *d, json *line, int which)
 {
-    return dataset_end_example(d) ? 0
-                            : json_fail(line, line->line,
-                                        "\"%s\": nothing to compare: without a prompt an answer "
-                                        "needs two tokens or more",
-                                        which > 0 ? "rejected" : "chosen");
+    return dataset_end_example(d)
+               ? 0
+               : json_fail(line, line->line,
+                           "\"%s\": nothing to compare: without a prompt an answer "
+                           "needs two tokens or more",
+                           which > 0 ? "rejected" : "chosen");
 }
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
@@ -668,7 +717,7 @@ static inline size_t dataset_common_size(dataset_span a, dataset_span b)
 /* Adds a pair of answers that are texts. If `prompt` is 0, the common beginning of both answers is
  * the prompt. */
 static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
-                                    const uint32_t answers[2])
+                                        const uint32_t answers[2])
 {
     dataset_span before = dataset_string(line, answers[0]);
     if (prompt != 0)
@@ -683,7 +732,8 @@ static inline int dataset_add_text_pair(dataset *d, json *line, dataset_reader *
             answer.size -= before.size;
         }
         d->empty += answer.size == 0;
-        if (dataset_new_example(d, line) == NULL || dataset_add_prompt(d, line, r, before, answer) != 0 ||
+        if (dataset_new_example(d, line) == NULL ||
+            dataset_add_prompt(d, line, r, before, answer) != 0 ||
             dataset_end_answer(d, line, i) != 0)
             return -1;
     }
@@ -708,7 +758,7 @@ static inline int dataset_equal(const json *d, uint32_t a, uint32_t b)
 /* Adds a pair of answers that are lists of messages. If there is no prompt, or the prompt is a
  * text, messages with which both answers begin belong to the prompt. */
 static inline int dataset_add_chat_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
-                                    const uint32_t answers[2])
+                                        const uint32_t answers[2])
 {
     const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
     size_t common = 0;
@@ -750,9 +800,12 @@ static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
     for (int i = 0; i < 2; i++) {
         answers[i] = dataset_find(line, r->desc->fields, names[i]);
         answers[i] = json_kind_of(line, answers[i]) == JSON_NULL ? 0 : answers[i];
-        if (answers[i] == 0)
-            return json_fail(line, line->line, "\"%s\" is missing: expected %s", names[i],
-                             dataset_pair_formats);
+        if (answers[i] == 0) {
+            char expected[400];
+            snprintf(expected, sizeof expected, "\"%s\" is missing: expected %s", names[i],
+                     dataset_pair_formats);
+            return dataset_fail_keys(line, r->desc->fields, expected);
+        }
         const json_kind kind = json_kind_of(line, answers[i]);
         if ((kind != JSON_STRING && kind != JSON_ARRAY) || kind != json_kind_of(line, answers[0]))
             return json_fail(line, line->line, "\"%s\": expected %s", names[i],
@@ -771,7 +824,7 @@ static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
 }
 
 static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenizer,
-                                const dataset_desc *desc)
+                                     const dataset_desc *desc)
 {
     const char *formats = d->pairs ? dataset_pair_formats : dataset_formats;
     json line;
@@ -785,6 +838,8 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
     if (f == NULL)
         json_fail(&line, 0, "%s", strerror(errno));
     while (line.error[0] == 0 && json_read_line(&line, f) == 1) {
+        if (line.halves > 0 && d->replaced_line == 0)
+            d->replaced_line = line.line;
         if (d->pairs ? dataset_add_pair(d, &line, &r) != 0
                      : dataset_new_example(d, &line) == NULL || dataset_add_line(d, &line, &r) != 0)
             break;
@@ -804,8 +859,7 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
                   formats);
     }
     if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
-        json_fail(&line, 0,
-                  "none of the %.0f lines has a target: texts and answers are empty",
+        json_fail(&line, 0, "none of the %.0f lines has a target: texts and answers are empty",
                   (double)d->skipped);
     if (line.error[0] == 0 && d->count == 0)
         json_fail(&line, 0, "the file has no lines: expected %s", formats);
@@ -914,7 +968,8 @@ static inline void dataset_fill(const dataset *d, dataset_example e, int64_t T, 
     for (size_t t = 0; t < length; t++) {
         const size_t at = e.begin + t;
         tokens[t] = at < e.end ? d->tokens.ids[at] : d->padding;
-        const int is_target = at + 1 < e.end && (d->targets.flags == NULL || d->targets.flags[at + 1]);
+        const int is_target =
+            at + 1 < e.end && (d->targets.flags == NULL || d->targets.flags[at + 1]);
         targets[t] = is_target ? d->tokens.ids[at + 1] : -1;
     }
 }
@@ -965,7 +1020,7 @@ typedef struct {
 typedef struct {
     const dataset *data;
     uint64_t first, rows, batch, seed;
-    int64_t T;              /* length of the longest row, in tokens */
+    int64_t T; /* length of the longest row, in tokens */
     /* window: the window that `entries` holds, or UINT64_MAX for none; count: its number of rows */
     uint64_t window, count;
     dataset_entry *entries;
@@ -987,7 +1042,8 @@ static inline int dataset_batches_new(dataset_batches *b)
     const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
     b->window = UINT64_MAX;
     b->count = 0;
-    b->entries = (dataset_entry *)malloc((size_t)(b->rows < most ? b->rows + 1 : most) * sizeof *b->entries);
+    b->entries =
+        (dataset_entry *)malloc((size_t)(b->rows < most ? b->rows + 1 : most) * sizeof *b->entries);
     b->current = (uint64_t *)malloc((size_t)b->batch * sizeof *b->current);
     if (b->entries != NULL && b->current != NULL)
         return 0;
@@ -1012,7 +1068,8 @@ static inline int64_t dataset_part_length(const dataset *d, uint64_t row, int i,
 /* Returns the length that a row needs, at most T tokens; a pair needs that of its longer answer. */
 static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
 {
-    const int64_t a = dataset_part_length(d, row, 0, T), b = dataset_part_length(d, row, d->pairs, T);
+    const int64_t a = dataset_part_length(d, row, 0, T),
+                  b = dataset_part_length(d, row, d->pairs, T);
     return a > b ? a : b;
 }
 
@@ -1064,7 +1121,8 @@ static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
     const uint64_t gap = left ? sample_random(b->seed + 1, window, 0) % (here + 1) : here;
     const uint64_t which =
         position_in < here ? dataset_shuffled(b->seed + 2, window * here + position_in, here) : gap;
-    const uint64_t from = which * b->batch + (left && position_in < here && which >= gap ? remainder : 0);
+    const uint64_t from =
+        which * b->batch + (left && position_in < here && which >= gap ? remainder : 0);
     const uint64_t n = position_in < here ? b->batch : remainder;
     for (uint64_t i = 0; i < n; i++)
         b->current[i] = b->entries[from + i].row;
@@ -1093,7 +1151,7 @@ static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
  * the first i + 1 lengths. cost and from are tables of classes * (count + 1) numbers: the least
  * total of the first j lengths in k + 1 runs, and the index at which the last run begins. */
 static inline void dataset_split_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
-                                       size_t classes, uint64_t *cost, size_t *from)
+                                         size_t classes, uint64_t *cost, size_t *from)
 {
     for (size_t k = 0; k < classes; k++)
         for (size_t j = 0; j <= count; j++) {

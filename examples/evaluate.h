@@ -8,7 +8,7 @@
  *     evaluate_free(&e);
  *
  * A line of a multiple-choice file is {"question": "..", "choices": ["..", ..], "answer": index or
- * text}. As in lm-evaluation-harness, a choice follows the question after a blank, and its
+ * text}, or as in ARC {.., "choices": {"text": ["..", ..], "label": ["A", ..]}, "answerKey": "A"}. As in lm-evaluation-harness, a choice follows the question after a blank, and its
  * log-probability is the sum over its tokens; acc counts the questions whose choice of the greatest
  * sum is the answer, and acc_norm those by the greatest sum per character. With a chat template,
  * the question is a message of the user, and the choice begins the answer.
@@ -173,11 +173,22 @@ static inline int64_t evaluate_best(const evaluate_choice *all, int64_t count, i
     return best;
 }
 
-/* Returns the index of the right choice, or -1 with d->error. */
-static inline int64_t evaluate_key(json *d, uint32_t choices)
+/* Returns the index of the right choice, or -1 with d->error. If `labels` is not 0, they are the
+ * choices' names, one of which is the answerKey. */
+static inline int64_t evaluate_key(json *d, uint32_t choices, uint32_t labels)
 {
-    const uint32_t answer = json_find(d, JSON_ROOT, "answer");
+    const uint32_t answer = json_find(d, JSON_ROOT, labels != 0 ? "answerKey" : "answer");
     int64_t index = 0;
+    if (labels != 0 && json_size(d, labels) != json_size(d, choices))
+        json_mismatch(d, labels, "as many labels as texts");
+    for (uint32_t i = json_first(d, labels); i != 0 && d->error[0] == 0;
+         i = json_next(d, i), index++)
+        if (json_kind_of(d, answer) == JSON_STRING && json_is(d, i, json_text(d, answer)))
+            return index;
+    if (labels != 0 && d->error[0] == 0)
+        json_fail(d, d->line, "\"answerKey\" must be one of the choices' labels");
+    if (labels != 0)
+        return -1;
     if (json_kind_of(d, answer) == JSON_NUMBER) {
         index = json_int_of(d, answer);
         if (d->error[0] == 0 && (index < 0 || index >= (int64_t)json_size(d, choices)))
@@ -196,11 +207,17 @@ static inline int64_t evaluate_key(json *d, uint32_t choices)
 static inline int evaluate_line(evaluation *e, json *d)
 {
     const uint32_t question = json_require(d, JSON_ROOT, "question", JSON_STRING);
-    const uint32_t choices = json_require(d, JSON_ROOT, "choices", JSON_ARRAY);
+    uint32_t choices = json_find(d, JSON_ROOT, "choices"), labels = 0;
+    if (json_kind_of(d, choices) == JSON_OBJECT) { /* as in ARC */
+        labels = json_require(d, choices, "label", JSON_ARRAY);
+        choices = json_require(d, choices, "text", JSON_ARRAY);
+    } else {
+        choices = json_require(d, JSON_ROOT, "choices", JSON_ARRAY);
+    }
     const int64_t count = d->error[0] == 0 ? (int64_t)json_size(d, choices) : 0;
     if (d->error[0] == 0 && count < 2)
         json_mismatch(d, choices, "two choices or more");
-    const int64_t answer = d->error[0] == 0 ? evaluate_key(d, choices) : -1;
+    const int64_t answer = d->error[0] == 0 ? evaluate_key(d, choices, labels) : -1;
     if (d->error[0] == 0 && count > e->capacity) {
         free(e->choices);
         e->choices = (evaluate_choice *)malloc((size_t)count * sizeof *e->choices);

@@ -266,7 +266,7 @@ static const char *const groups[] = {
     "objective beta label-smoothing reference teacher teacher-store "
     "distill-temperature distill-alpha",
     "Steps",
-    "steps epochs batch no-shuffle lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
+    "steps epochs batch no-shuffle optimiser lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
     "eval-every eval-iters patience",
     "Memory and speed, without changing results",
     "budget micro-batch checkpoint threads device",
@@ -285,7 +285,7 @@ static const char *const groups[] = {
  * store. */
 static const char fixed[] =
     "method size layers alpha rslora targets rank-pattern alpha-pattern bias hidden store dora modules-to-save "
-    "ensure-weight-tying layers-to-transform objective";
+    "ensure-weight-tying layers-to-transform objective optimiser";
 static const char other_notes[] = "data base model skipped position best stale before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
@@ -742,13 +742,13 @@ static int write_tokenizer(void)
     return 0;
 }
 
-/* Writes the chat template of a model made by --new with --chat chatml. */
-static int write_template(void)
+/* Writes the chat template of a model made by --new with --chat NAME. */
+static int write_template(int which)
 {
     char path[MODEL_PATH];
     FILE *f = fopen(join(path, sizeof path, o.model, "chat_template.jinja"), "wb");
     if (f != NULL)
-        fputs(chat_templates[0].text, f);
+        fputs(chat_templates[which].text, f);
     return f == NULL || fclose(f) != 0 ? session_fail(1, "%s: %s", path, strerror(errno)) : 0;
 }
 
@@ -801,6 +801,13 @@ static int make_model(void)
     char path[MODEL_PATH];
     model_any m;
     gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
+    const char *chat_name = o.chat != NULL ? o.chat : "none";
+    int which = 0;
+    while (which < CHAT_TEMPLATES && strcmp(chat_name, chat_templates[which].name) != 0)
+        which++;
+    if (which == CHAT_TEMPLATES && strcmp(chat_name, "none") != 0)
+        return session_fail(2, "--chat %s: allowed is %s; or none", chat_name,
+                            chat_list_names(path, sizeof path));
     if (!size_model(&m))
         return session_fail(2,
                             "--new %s: allowed is LAYERSxDIMxHEADSxCONTEXT, such as 4x128x4x128, "
@@ -819,15 +826,14 @@ static int make_model(void)
         model_declare(&m, store) != 0 || model_save(&m, store, o.model, GCKPT_STORAGE_F32) != 0
             ? session_fail(1, "--new: %s", m.error)
             : write_tokenizer();
-    const int chats = o.chat != NULL && strcmp(o.chat, "chatml") == 0;
-    failed = failed || (chats && write_template() != 0);
+    failed = failed || (which < CHAT_TEMPLATES && write_template(which) != 0);
     if (!failed)
         fprintf(session.out,
                 "new    %s: %s, %lld parameters, %lld positions, a tokenizer of bytes; chat "
                 "template: %s\n",
                 o.model, m.config.type, (long long)lm_param_count(store),
                 (long long)m.config.context,
-                chats ? "chatml" : "none (--new .. --chat chatml adds one)");
+                which < CHAT_TEMPLATES ? chat_name : "none (--new .. --chat chatml adds one)");
     gckpt_store_free(store);
     return failed;
 }
@@ -845,10 +851,9 @@ static void note_data(const char *option, const char *path, const dataset *d)
             option, path, o.objective == OBJECTIVE_DPO ? dataset_pair_formats : dataset_formats);
     if (d->replaced > 0 && d->examples != NULL)
         fprintf(session.out,
-                "note   --%s: %zu unpaired surrogate%s (such as \\ud83d) replaced by U+FFFD; was "
-                "a text cut there?\n",
-                option, d->replaced,
-                one ? "" : "s");
+                "note   --%s: %zu unpaired surrogate%s (such as \\ud83d) replaced by U+FFFD, first in "
+                "line %u; was a text cut there?\n",
+                option, d->replaced, one ? "" : "s", (unsigned)d->replaced_line);
     else if (d->replaced > 0)
         fprintf(session.out,
                 "note   --%s: %zu byte%s not UTF-8 and replaced by U+FFFD; is the file in another "
@@ -2154,7 +2159,8 @@ static int find_training_bytes(adapters_method method, size_t *least)
     if (error.result != GCKPT_OK) {
         const char *named = strstr(error.text, "at least ");
         if (error.result == GCKPT_E_BUDGET && named != NULL)
-            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10);
+            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10) +
+                     lm_optimiser.orthogonal.scratch_bytes;
         else
             failed = session_fail(1, "%s", error.text);
     }
@@ -2395,9 +2401,10 @@ static int train(tuning *t)
     t->run.save = save_now;
     if (is_stale(t)) {
         fprintf(session.out,
-                "note   the training has ended: %lld evaluations without a better loss; give a larger "
-                "--patience to continue\n",
-                (long long)t->result.stale);
+                "note   the training has ended: %lld evaluation%s without a better loss; to continue, give "
+                "--patience %lld or more, or 0 for no limit\n",
+                (long long)t->result.stale, session_plural((int64_t)t->result.stale),
+                (long long)t->result.stale + 1);
         t->run.enough = 1;
     }
     return lm_train(&t->run);

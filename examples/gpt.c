@@ -115,7 +115,7 @@ static const char title[] =
 static const char *const groups[] = {
     "Data and files", "data validation save save-every resume json log",
     "Model", "layers heads dim context vocabulary tie dropout seed",
-    "Steps", "steps batch lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
+    "Steps", "steps batch optimiser lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
     "Memory and speed, without changing results",
     "budget micro-batch checkpoint tune-seconds threads device",
     "Memory and speed, changing results", "bf16 bf16-fast virtual-ranks",
@@ -128,7 +128,7 @@ static const char *const groups[] = {
 };
 
 /* fixed: options that determine the model; not_kept: options that files of a run do not store. */
-static const char fixed[] = "layers heads dim vocabulary tie dropout";
+static const char fixed[] = "layers heads dim vocabulary tie dropout optimiser";
 static const char not_kept[] =
     "resume save json log timeline frontier plan summary profile help shard timeout "
     "ledger ledger-every ledger-key audit audit-until";

@@ -257,6 +257,10 @@ static void test_targets(void)
         { EACH "{{ ('A:' if m.role == 'assistant' else 'U:') ~ m.content ~ '<|user|>' }}{% endfor %}"
                "{{ 'A:' if add_generation_prompt else eos_token }}",
           said, "U:p<|user|>A:[<think>t</think>a<|user|>]U:q<|user|>A:[<think>u</think>b<|user|>]<|endoftext|>" },
+        /* as in gpt-oss, the last answer ends with another token */
+        { EACH "{{ ('A:' if m.role == 'assistant' else 'U:') ~ m.content ~ "
+               "('<|endoftext|>' if loop.last and m.role == 'assistant' else '<|user|>') }}" END,
+          said, "U:p<|user|>A:[<think>t</think>a<|user|>]U:q<|user|>A:[<think>u</think>b<|endoftext|>]" },
         /* without an end token, white space at the end is no target */
         { EACH "{{ ('A:' if m.role == 'assistant' else 'U:') ~ m.content ~ ';\n' }}" END, said,
           "U:p;\nA:[<think>t</think>a;]\nU:q;\nA:[<think>u</think>b;]\n" },
@@ -285,6 +289,8 @@ static void test_targets(void)
         CHECK_MSG(refused ? strncmp(text, cases[i].want, strlen(cases[i].want)) == 0 : strcmp(text, cases[i].want) == 0,
                   "case %d: %s", (int)i, text);
     }
+    static const char other[] = EACH "{{ m.content ~ ('<|endoftext|>' if loop.last else '<|user|>') }}{% endfor %}";
+    CHECK(chat_use(&c, "model", other, strlen(other)) == 0 && chat_end_token(&c, &tokenizer) == 0);
     chat_free(&c);
 }
 
@@ -381,7 +387,7 @@ static void test_folders(void)
     bpe_tokens t = { 0 };
     CHECK(chat_encode(&c, &tokenizer, none, 1, 0, 0, &t, NULL) == 0 && c.out.size == 4 && !memcmp(c.out.text, "a\nb\n", 4));
     bpe_tokens_free(&t);
-    put_file("build/chat_folder/chat_template.jinja", "{{ {'a': 1, 'b': 2, 'a': 3, 1: 4, 1.0: 5} }}"); /* equal keys */
+    put_file("build/chat_folder/chat_template.jinja", "{{ {'a': 1, 'b': 2, 'a': 3, 1: 4, true: 5} }}"); /* equal keys */
     check_folder(&c, "model", "chat_template.jinja");
     CHECK(chat_encode(&c, &tokenizer, none, 1, 0, 0, &t, NULL) == 0 && c.out.size == 22 &&
           !memcmp(c.out.text, "{'a': 3, 'b': 2, 1: 5}", 22));

@@ -219,7 +219,11 @@ static void test_lines(void)
         { "\n{\"text\": null}", ":2: text: expected a string", 0 },
         { "{\"conversations\": []}", "the chat has no messages", 1 },
         { "{\"problem\": \"a\"}", ":1: expected {\"prompt\": \"..\", \"completion\"", 1 },
-        { "{\"problem\": \"a\"}", "or {\"text\": \"..\"}; for other keys, give --fields prompt=KEY,answer=KEY", 0 },
+        { "{\"problem\": \"a\", \"n\": 1}",
+          "or {\"text\": \"..\"}; for other keys, give --fields prompt=KEY,answer=KEY (the line has \"problem\", \"n\")", 0 },
+        { "{}", "(the line has no keys)", 0 },
+        { "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"wizard\", \"value\": \"b\"}]}",
+          ":1: message 2: from: 'wizard' is not known; known are human, user, gpt", 1 },
         { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
           "the model has no template; --chat NAME takes one of these: chatml, ", 0 },
         { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "the chat has no turn of the assistant",
@@ -283,6 +287,21 @@ static void test_fields(void)
         CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0, "%s", d.error);
         CHECK_MSG(d.count == 1 && strcmp(shown(&d, 0), cases[i].want) == 0, "%s", d.count == 1 ? shown(&d, 0) : "");
         dataset_free(&d);
+    }
+    static const struct {
+        const char *fields, *says;
+    } wrong[] = {
+        { "prompt=problm,answer=solution", "--fields prompt=problm: the line has no key \"problm\"; it has \"problem\", "
+                                           "\"solution\"; did you mean \"problem\"?" },
+        { "prompt=problem,answer=x", "--fields answer=x: the line has no key \"x\"; it has \"problem\", \"solution\"" },
+        { "prompt=problem", "(the line has \"problem\", \"solution\")" },
+    };
+    static const char line[] = "{\"problem\": \"1\", \"solution\": \"2\"}";
+    put_file(path, line, sizeof line - 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const dataset_desc desc = { END, 0, &c, wrong[i].fields };
+        CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, wrong[i].says),
+                  "%s", d.error);
     }
     CHECK(!dataset_fields_valid("prompt") && !dataset_fields_valid("prompt=") && !dataset_fields_valid("x=y") &&
           !dataset_fields_valid("prompt=a,answer"));

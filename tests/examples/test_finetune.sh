@@ -49,6 +49,10 @@ check "--new says what it made" says "^new    $work/talks: llama, [0-9]* paramet
     --new llama:2x32x4x2x256 --chat chatml --model "$work/talks"
 check "--new without a template" says "^new    $work/mute: gpt2, .*; chat template: none (--new .. --chat chatml adds one)" \
     --new 1x16x2x32 --model "$work/mute"
+check "--new with another template" sh -c "build/finetune --new 1x16x2x64 --chat gemma --model $work/gemma > $work/stdout 2>&1 &&
+    grep -q 'chat template: gemma' $work/stdout && grep -q start_of_turn $work/gemma/chat_template.jinja"
+check "--new with an unknown template" fails_with 2 "--chat klingon: allowed is chatml, .*; or none" \
+    build/finetune --new 1x16x2x32 --chat klingon --model "$work/x"
 echo '{"messages": [{"role": "user", "content": "Which tea is green?"}, {"role": "assistant", "content": "Sencha."}]}' > "$work/tea.jsonl"
 check "README's chats train --new's model" says "^chats  by the model's chat_template.jinja" --model "$work/talks" \
     --data "$work/tea.jsonl" --eval-every 0 --steps 2 --save "$work/talks.tuned"
@@ -426,6 +430,9 @@ check "--chat NAME replaces the model's template" \
     sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; the model has no end-of-turn token'"
 check "--fields names the keys" sh -c "sed 's/\"prompt\"/\"q\"/; s/\"completion\"/\"a\"/' $work/chats.jsonl | grep '\"q\"' > $work/fields.jsonl &&
     build/finetune $model --fields prompt=q,completion=a --data $work/fields.jsonl --plan"
+printf '{"text": "one"}\n{"text": "t\\ud800o"}\n' > "$work/half.jsonl"
+check "half of a surrogate pair is replaced, with its line" says "^note   --data: 1 unpaired surrogate .* replaced by U+FFFD, first in line 2; " \
+    $model --data "$work/half.jsonl" --plan
 check "--fields of nonsense" fails_with 2 "--fields quest=q: expected KEY=NAME" build/finetune $chats --fields quest=q
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
 check "--user-turn without --assistant-turn is refused" \
@@ -508,7 +515,7 @@ build/finetune $stale --steps $((ended - 4)) --save "$work/stale.b" > "$work/std
 build/finetune --resume "$work/stale.b" --steps 90 --json - > "$work/staleb.json" 2> "$work/stderr"
 check "--patience: a resumed run continues the count" sh -c "test '$(field "$work/staleb.json" end weights_hash)' = '$(field "$work/stale.json" end weights_hash)' &&
     test '$(field "$work/staleb.json" end step)' = '$ended'"
-check "--patience: a run that has ended stays ended" says "^note   the training has ended: 3 evaluations" --resume "$work/stale"
+check "--patience: a run that has ended stays ended" says "^note   the training has ended: 3 evaluations .*give --patience 4 or more, or 0" --resume "$work/stale"
 check "--patience without evaluations" fails_with 2 "eval-every above 0" build/finetune $text --patience 2 --eval-every 0
 printf '{"prompt": "2+2=", "answer": " 4\\n"}\n{"prompt": "3+3=", "answer": "6"}\n{"prompt": "3+3=", "answer": "7"}\n' > "$work/match.jsonl"
 check "--accuracy: answers, without white space" says "^accuracy 3 answers: exact match 0.6667 (standard error 0.3333)" \
@@ -523,6 +530,13 @@ check "--accuracy: sums of log-probabilities equal transformers'" sh -c "sed -n 
         d = \$1 - want[NR]; if (d > 1e-5 || d < -1e-5) exit 1 } END { exit NR != 5 }'"
 check "--accuracy: acc, acc_norm" grep -q '"count":2,"acc":0.5,"acc_norm":0.5,"acc_token":0.5' "$work/choices.json"
 check "--accuracy with a chat template" says "^accuracy 2 questions: acc [01]" --model "$work/talks" --accuracy "$work/choices.jsonl"
+printf '{"question": "Which tea is green?", "choices": {"text": ["Sencha", "Earl Grey", "Gr\\u00fcn"], "label": ["1", "2", "3"]}, "answerKey": "1"}\n%s\n' \
+    '{"question": "Two and two:", "choices": {"text": ["five", "four"], "label": ["A", "B"]}, "answerKey": "B"}' > "$work/arc.jsonl"
+build/finetune --model "$work/talks" --chat none --threads 1 --accuracy "$work/arc.jsonl" --json - 2> "$work/stderr" | grep -v accuracy > "$work/arc.json"
+check "--accuracy: ARC's choices are the same questions" sh -c "grep logps $work/choices.json | cut -d: -f2- > $work/a.json && grep logps $work/arc.json | cut -d: -f2- | cmp - $work/a.json"
+echo '{"question": "a", "choices": {"text": ["b", "c"], "label": ["A", "B"]}, "answerKey": "C"}' > "$work/x.jsonl"
+check "--accuracy: ARC's answer that is no label" fails_with 1 "x.jsonl:1: .answerKey. must be one of the choices. labels" \
+    build/finetune --model "$work/talks" --accuracy "$work/x.jsonl"
 echo '{"question": "a", "choices": ["b", "c"], "answer": "d"}' > "$work/x.jsonl"
 check "--accuracy: an answer that is no choice" fails_with 1 "x.jsonl:1: .answer. must be the index or the text of a choice" \
     build/finetune --model "$work/talks" --accuracy "$work/x.jsonl"

@@ -291,6 +291,28 @@ for setting in "--tie 1 --dropout 0" "--tie 0 --dropout 0" "--tie 1 --dropout 0.
     echo "gpt $setting: $hash"
 done
 
+# ---- gpt: --optimiser ------------------------------------------------------------------------------------
+for kind in adam8bit muon apollo-mini; do
+    own="$small --optimiser $kind --eval-every 0"
+    build/gpt $own --steps 4 --json - > "$work/h.json" 2> "$work/stderr"
+    h=$(field "$work/h.json" end weights_hash)
+    build/gpt $own --steps 2 --micro-batch 2 --checkpoint memory-poor --threads 2 --save "$work/own" > "$work/stdout" 2>&1
+    build/gpt --resume "$work/own" --steps 4 --json - > "$work/i.json" 2> "$work/stderr"
+    check "--optimiser $kind: a resumed run of another plan has hash $h" test -n "$h" -a "$(field "$work/i.json" end weights_hash)" = "$h" \
+        -a "$(field "$work/a.json" end weights_hash)" != "$h"
+    check "--optimiser $kind: bytes" test "$(field "$work/i.json" plan bytes)" = "$(field "$work/i.json" end bytes_measured)"
+    check "--optimiser $kind takes less state" test "$(field "$work/h.json" plan state_bytes)" -lt "$(field "$work/a.json" plan state_bytes)"
+done
+check "--resume with another optimiser" fails_with 2 "was made with --optimiser apollo-mini" build/gpt --resume "$work/own" --optimiser muon
+check "a ledger of another optimiser" fails_with 2 "ledgers are of AdamW; leave --ledger out" build/gpt --optimiser muon --ledger "$work/x"
+build/gpt $small --optimiser muon --micro-batch auto --budget 1 > "$work/stdout" 2> "$work/stderr"
+scratch=$(sed -n 's/^gpt: --budget 1: without \([0-9]*\) bytes of Muon.s scratch memory, .*/\1/p' "$work/stderr")
+least=$(sed -n 's/.* at least \([0-9]*\).*/\1/p' "$work/stderr")
+build/gpt $small --optimiser muon --micro-batch auto --budget $((least + scratch)) --steps 2 --eval-every 0 --json - > "$work/h.json" 2> "$work/stderr"
+check "--optimiser muon: scratch memory is a part of --budget" test "${scratch:-0}" -gt 0 -a "$(field "$work/h.json" plan scratch_bytes)" = "$scratch" \
+    -a "$(field "$work/h.json" plan bytes)" -le $((least + scratch))
+check "--optimiser muon: not a byte less" fails_with 1 "at least $least" build/gpt $small --optimiser muon --micro-batch auto --budget $((least + scratch - 1))
+
 # ---- gpt: --micro-batch auto ----------------------------------------------------------------------------
 # auto BUDGET OPTION...: trains with --micro-batch auto within BUDGET ("least": the smallest budget possible), and
 # prints "micro-batch hash"
