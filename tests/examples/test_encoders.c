@@ -102,11 +102,17 @@ static void build(built *b, int64_t rows)
         return;
     }
     b->result = encoder_logits(&b->m, &t, &b->how);
-    gckpt_tensor *targets = gckpt_input(
-        b->g, "labels", GCKPT_I32, task == MODEL_TAGS ? gckpt_shape2(rows, T) : gckpt_shape1(rows));
-    b->loss.loss = gckpt_cross_entropy(b->result, targets, NULL, 0);
+    const int number = b->m.config.head.labels == 1; /* regression */
+    const gckpt_shape flat = gckpt_shape1(rows);
+    gckpt_tensor *targets = gckpt_input(b->g, "labels", number ? GCKPT_F32 : GCKPT_I32,
+                                        task == MODEL_TAGS ? gckpt_shape2(rows, T) : flat);
+    b->loss.loss = number ? gckpt_mean_squared_error(gckpt_reshape(b->result, flat), targets, NULL)
+                          : gckpt_cross_entropy(b->result, targets, NULL, 0);
     b->loss.weight = 1;
-    feed(b, targets, task == MODEL_TAGS ? encoders_tags : encoders_labels);
+    feed(b, targets,
+         number               ? (const void *)encoders_numbers
+         : task == MODEL_TAGS ? encoders_tags
+                              : encoders_labels);
 }
 
 /* Writes the results of all golden rows to `to`, 0 for tags of padding. Returns their number. */
