@@ -184,7 +184,7 @@ static struct {
     /* of the graph and rows that are used at present */
     const corpus *now;
     int64_t first; /* row of `now` that is row 0 of a graph */
-    int64_t T;     /* length of the rows */
+    int64_t T;     /* length of the longest rows */
     int predicts;  /* nonzero: probabilities, or vectors of single texts; no loss */
 } run;
 
@@ -571,11 +571,24 @@ static int is_typed(void)
 
 static int labels_column(void) { return (int)(3 * texts_per_row()) + is_typed(); }
 
+/* Returns the length of a row, a multiple of 8 if the model's positions allow it; a
+ * train_options.length. */
+static int64_t row_length(void *user, int64_t row)
+{
+    const size_t *at = run.now->start + (run.first + row) * texts_per_row();
+    size_t most = 1;
+    (void)user;
+    for (int64_t i = 0; i < texts_per_row(); i++)
+        most = at[i + 1] - at[i] > most ? at[i + 1] - at[i] : most;
+    const int64_t length = ((int64_t)most + 7) / 8 * 8;
+    return length < run.m.config.context ? length : run.m.config.context;
+}
+
 /* Writes the rows of a batch; a train_options.batch. */
 static int fill(void *user, train_batch *b)
 {
     const corpus *c = run.now;
-    const int64_t sides = texts_per_row(), T = run.T;
+    const int64_t sides = texts_per_row(), T = b->length;
     const int32_t padding = run.m.config.head.padding;
     (void)user;
     for (int64_t i = 0; i < b->n * sides; i++) {
@@ -647,32 +660,29 @@ static train_data describe(const corpus *c, int64_t first, int64_t rows, int pre
         { "tokens", "lengths", "mask" }, { "positive.tokens", "positive.lengths", "positive.mask" }
     };
     train_data d;
-    size_t longest = 1;
     int n = 0;
     memset(&d, 0, sizeof d);
     run.now = c;
     run.first = first;
     run.predicts = predicts;
+    run.T = 0;
     const int64_t sides = texts_per_row();
-    for (int64_t i = first * sides; i < (first + rows) * sides; i++)
-        if (c->start[i + 1] - c->start[i] > longest)
-            longest = c->start[i + 1] - c->start[i];
-    run.T = ((int64_t)longest + 7) / 8 * 8;
-    run.T = run.T < run.m.config.context ? run.T : run.m.config.context;
+    for (int64_t i = 0; i < rows; i++)
+        run.T = row_length(NULL, i) > run.T ? row_length(NULL, i) : run.T;
     for (int64_t side = 0; side < sides; side++)
         for (int i = 0; i < 3; i++, n++) {
             d.column[n].name = names[side][i];
             d.column[n].type = i < 2 ? GCKPT_I32 : GCKPT_F32;
-            d.column[n].width = i != 1 ? run.T : 0;
+            d.column[n].width = i != 1 ? TRAIN_BY_LENGTH : 0;
         }
     if (is_typed()) {
         d.column[n].name = "types";
         d.column[n].type = GCKPT_I32;
-        d.column[n++].width = run.T;
+        d.column[n++].width = TRAIN_BY_LENGTH;
     }
     d.column[n].name = "labels";
     d.column[n].type = o.task == TASK_SCORE ? GCKPT_F32 : GCKPT_I32;
-    d.column[n].width = run.task == MODEL_TAGS ? run.T : 0;
+    d.column[n].width = run.task == MODEL_TAGS ? TRAIN_BY_LENGTH : 0;
     d.rows = rows;
     return d;
 }
@@ -695,6 +705,7 @@ static train_options settings(void)
     t.save = o.checkpoint;
     t.log = o.log;
     t.batch = fill;
+    t.length = row_length;
     return t;
 }
 
