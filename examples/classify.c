@@ -35,11 +35,14 @@ enum { POOL_AUTO, POOL_MEAN, POOL_CLS };
 enum { TASK_CLASSIFY, TASK_TOKENS, TASK_EMBED, TASK_SCORE };
 static const char *const task_names[] = { "classify", "tokens", "embed", "score", NULL };
 static const char *const method_names[] = { "full", "lora", "last", "head", NULL };
+/* in the order of gckpt_storage */
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", NULL };
 static const char *const pooling_names[] = { "auto", "mean", "cls", NULL };
 static struct {
     const char *model, *adapter, *data, *validation, *save, *predict, *targets, *log, *checkpoint;
-    const char *fields;
-    int64_t task, method, pooling, eval, new_head, rank, batch, micro_batch, epochs, warmup, seed;
+    const char *fields, *keys[3]; /* keys: in --data, of a text, its pair (or NULL) and the label */
+    int64_t task, method, store, pooling, eval, new_head, rank, batch, micro_batch, epochs, warmup,
+        seed;
     int64_t threads, budget, length, merge, help;
     double lr, weight_decay, clip, dropout, alpha, scale;
 } o;
@@ -72,6 +75,8 @@ static const options_desc option_descs[] = {
     { "method", OPTIONS_CHOICE, &o.method, "full", 0, 0, method_names,
       "what is trained: all weights; low-rank adapters and the head; the last block and the head; "
       "or the head" },
+    { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
+      "storage of frozen matrices; fewer bytes change results slightly (docs/finetuning.md)" },
     { "new-head", OPTIONS_FLAG, &o.new_head, NULL, 0, 0, NULL,
       "replace the model's classifier by a new one, for the classes of --data" },
     { "pooling", OPTIONS_CHOICE, &o.pooling, "auto", 0, 0, pooling_names,
@@ -121,10 +126,32 @@ static const char *const groups[] = {
     "Data and results",
     "data validation fields eval predict save merge log checkpoint",
     "Training",
-    "method rank alpha targets scale budget batch micro-batch epochs lr warmup "
+    "method rank alpha targets store scale budget batch micro-batch epochs lr warmup "
     "weight-decay clip dropout length seed threads",
     NULL
 };
+
+enum { KEY_TEXT, KEY_PAIR, KEY_LABEL };
+
+/* Reads --fields into o.keys. */
+static int read_fields(void)
+{
+    static const char *const keys[] = { "text", "pair", "label" };
+    static char names[3][64];
+    o.keys[KEY_LABEL] = keys[KEY_LABEL];
+    for (const char *f = o.fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',') {
+        const size_t n = strcspn(f, "=,"), size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
+        int k = 0;
+        while (k < 3 && (strlen(keys[k]) != n || strncmp(keys[k], f, n) != 0))
+            k++;
+        if (k == 3 || size == 0 || size >= sizeof names[0])
+            return fail(2, "--fields %s: expected KEY=NAME,.., where KEY is text, pair or label",
+                        o.fields);
+        snprintf(names[k], sizeof names[k], "%.*s", (int)size, f + n + 1);
+        o.keys[k] = names[k];
+    }
+    return 0;
+}
 
 static int check_options(void)
 {
@@ -147,11 +174,27 @@ static int check_options(void)
     if (o.adapter != NULL && o.data != NULL && !o.eval)
         return fail(2, "--adapter with --data: only --eval and --predict read an adapter; "
                        "--merge it to train further");
+    const int trains = o.data != NULL && !o.eval;
+    if (o.store != GCKPT_STORAGE_F32 && trains && o.method == METHOD_FULL)
+        return fail(2,
+                    "--store %s: only frozen matrices can be stored so, but --method full trains "
+                    "all; give --method lora, last or head",
+                    storage_names[o.store]);
+    if (o.store != GCKPT_STORAGE_F32 && o.merge)
+        return fail(2, "--store %s: --merge writes floats; leave one of them out",
+                    storage_names[o.store]);
+    if (o.store >= GCKPT_STORAGE_I8 && o.save != NULL && o.method != METHOD_LORA)
+        return fail(2,
+                    "--store %s: transformers cannot load such a model; for --save give --method "
+                    "lora, which saves an adapter, or --store bf16",
+                    storage_names[o.store]);
+    if (o.fields != NULL && o.task != TASK_CLASSIFY && o.task != TASK_SCORE)
+        return fail(2, "--fields: for --task classify and score only; leave it out");
     if (o.threads == 0)
         o.threads = gckpt_threads();
     if (o.lr <= 0)
         o.lr = rates[o.method];
-    return 0;
+    return read_fields();
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -179,8 +222,6 @@ static struct {
     int spaces;   /* nonzero if words begin with a space in the vocabulary */
     char **names; /* of the classes */
     int64_t labels, names_capacity;
-    const char
-        *keys[3]; /* of a text, the second text of a pair (or NULL) and the label in --data */
     /* of the graph and rows that are used at present */
     const corpus *now;
     int64_t first; /* row of `now` that is row 0 of a graph */
@@ -276,8 +317,30 @@ static int begin_text(corpus *c)
     return failed;
 }
 
-/* Ends a text: cuts off what exceeds --length, and adds the tokens of the template. `label` is the
- * class of the whole text, or -1. */
+/* Adds the text whose tokens and labels are at the end of c, and whose tokens of type 1 begin at
+ * `second`. `label` is the class of the whole text, or -1. */
+static int close_text(corpus *c, size_t second, int32_t label)
+{
+    const size_t begin = c->start[c->texts], end = c->tokens.count;
+    if (end == begin)
+        return fail(1, "a text has no tokens; remove it");
+    for (size_t i = begin; i < end; i++)
+        if (c->tokens.ids[i] >= run.m.config.vocabulary)
+            return fail(1,
+                        "--model %s: its tokenizer has token %d (of %d), but the embedding has "
+                        "%lld rows: the tokenizer is of another model, or in Python, call "
+                        "resize_token_embeddings and save",
+                        o.model, (int)c->tokens.ids[i], (int)run.tokenizer.count,
+                        (long long)run.m.config.vocabulary);
+    if (run.task == MODEL_CLASSIFY)
+        c->labels[begin] = label;
+    c->second[c->texts] = second;
+    c->typed |= second < end;
+    c->start[++c->texts] = end;
+    return 0;
+}
+
+/* Ends a text: cuts off what exceeds --length, and adds the tokens of the template. */
 static int end_text(corpus *c, int32_t label)
 {
     const size_t begin = c->start[c->texts], most = (size_t)o.length;
@@ -288,15 +351,9 @@ static int end_text(corpus *c, int32_t label)
     for (size_t i = 0; i < after; i++)
         if (add_token(c, run.tokenizer.suffix[i]) != 0)
             return 1;
-    if (c->tokens.count == begin)
-        return fail(1, "a text has no tokens; remove it");
     for (size_t i = end; i < c->tokens.count; i++)
         c->labels[i] = -1;
-    if (run.task == MODEL_CLASSIFY)
-        c->labels[begin] = label;
-    c->second[c->texts] = c->tokens.count;
-    c->start[++c->texts] = c->tokens.count;
-    return 0;
+    return close_text(c, c->tokens.count, label);
 }
 
 /* Appends a text or, if text[1] is not NULL, a pair of texts. */
@@ -306,7 +363,6 @@ static int add_text(corpus *c, const char *const text[2], const size_t sizes[2],
     int failed = text[1] == NULL ? begin_text(c) : grow_corpus(c);
     if (failed || text[1] == NULL)
         return failed || add_word(c, text[0], sizes[0], -1) || end_text(c, label);
-    const size_t begin = c->start[c->texts];
     if (bpe_encode_pair(&run.tokenizer, text, sizes, 0, (size_t)o.length, &c->tokens, &second) != 0)
         return fail(1, "%s", c->tokens.error);
     if (run.m.config.encoder.types > 1 && run.tokenizer.pair_types == BPE_TYPES_OTHER)
@@ -314,13 +370,9 @@ static int add_text(corpus *c, const char *const text[2], const size_t sizes[2],
                        "then 1");
     if (grow_corpus(c) != 0)
         return 1;
-    for (size_t i = begin; i < c->tokens.count; i++)
+    for (size_t i = c->start[c->texts]; i < c->tokens.count; i++)
         c->labels[i] = -1;
-    c->labels[begin] = label;
-    c->second[c->texts] = second;
-    c->typed |= second < c->tokens.count;
-    c->start[++c->texts] = c->tokens.count;
-    return 0;
+    return close_text(c, second, label);
 }
 
 /* ---- classes --------------------------------------------------------------------------------- */
@@ -424,12 +476,9 @@ static int32_t class_of(json *d, uint32_t at)
 /* ---- data ------------------------------------------------------------------------------------ */
 typedef int (*line_reader)(json *d, corpus *c);
 
-enum { KEY_TEXT, KEY_PAIR, KEY_LABEL };
-
-/* Chooses the names of the keys by --fields and, for what that does not say, by the first line. */
-static int choose_keys(json *d)
+/* Chooses the names of the keys by the first line, if --fields does not name that of the text. */
+static void choose_keys(json *d)
 {
-    static const char *const keys[] = { "text", "pair", "label" };
     static const char *const forms[][2] = {
         { "text", "pair" },           { "text", "text_pair" },
         { "sentence1", "sentence2" }, { "premise", "hypothesis" },
@@ -437,37 +486,22 @@ static int choose_keys(json *d)
         { "question", "answer" },     { "query", "passage" },
         { "sentence", NULL },         { "text", NULL }
     };
-    static char names[3][64];
-    const size_t count = sizeof forms / sizeof forms[0];
-    size_t form = 0;
-    for (const char *f = o.fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',') {
-        int k = 0;
-        const size_t n = strcspn(f, "=,"), size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
-        while (k < 3 && (strlen(keys[k]) != n || strncmp(keys[k], f, n) != 0))
-            k++;
-        if (k == 3 || size == 0 || size >= sizeof names[0])
-            return fail(2, "--fields %s: expected KEY=NAME,.., where KEY is text, pair or label",
-                        o.fields);
-        snprintf(names[k], sizeof names[k], "%.*s", (int)size, f + n + 1);
-        run.keys[k] = names[k];
-    }
-    while (form < count - 1 &&
-           (json_find(d, JSON_ROOT, forms[form][0]) == 0 ||
-            (forms[form][1] != NULL && json_find(d, JSON_ROOT, forms[form][1]) == 0)))
+    int form = 0;
+    while (forms[form][1] != NULL && (json_find(d, JSON_ROOT, forms[form][0]) == 0 ||
+                                      json_find(d, JSON_ROOT, forms[form][1]) == 0))
         form++;
-    if (run.keys[KEY_TEXT] == NULL) {
-        run.keys[KEY_TEXT] = forms[form][0];
-        run.keys[KEY_PAIR] = run.keys[KEY_PAIR] != NULL ? run.keys[KEY_PAIR] : forms[form][1];
-    }
-    run.keys[KEY_LABEL] = run.keys[KEY_LABEL] != NULL ? run.keys[KEY_LABEL] : keys[KEY_LABEL];
-    return 0;
+    if (forms[form][1] == NULL && json_find(d, JSON_ROOT, forms[form][0]) == 0)
+        form++;
+    o.keys[KEY_TEXT] = forms[form][0];
+    if (o.keys[KEY_PAIR] == NULL)
+        o.keys[KEY_PAIR] = forms[form][1];
 }
 
 /* Adds the classes of a line. */
 static int read_line_labels(json *d, corpus *c)
 {
     const int tags = run.task == MODEL_TAGS;
-    const uint32_t all = json_require(d, JSON_ROOT, tags ? "tags" : run.keys[KEY_LABEL],
+    const uint32_t all = json_require(d, JSON_ROOT, tags ? "tags" : o.keys[KEY_LABEL],
                                       tags ? JSON_ARRAY : JSON_NOTHING);
     (void)c;
     for (uint32_t at = tags ? json_first(d, all) : all; at != 0; at = tags ? json_next(d, at) : 0) {
@@ -503,7 +537,7 @@ static int read_text(json *d, corpus *c)
     const char *text[2] = { NULL, NULL };
     size_t sizes[2] = { 0, 0 };
     int32_t label = 0;
-    const uint32_t value = json_require(d, JSON_ROOT, run.keys[KEY_LABEL],
+    const uint32_t value = json_require(d, JSON_ROOT, o.keys[KEY_LABEL],
                                         o.task == TASK_SCORE ? JSON_NUMBER : JSON_NOTHING);
     if (o.task == TASK_SCORE) {
         const float number = (float)json_real_of(d, value);
@@ -511,8 +545,8 @@ static int read_text(json *d, corpus *c)
     } else {
         label = class_of(d, value);
     }
-    for (int i = 0; i < 2 && run.keys[i] != NULL && d->error[0] == 0; i++) {
-        const uint32_t at = json_require(d, JSON_ROOT, run.keys[i], JSON_STRING);
+    for (int i = 0; i < 2 && o.keys[i] != NULL && d->error[0] == 0; i++) {
+        const uint32_t at = json_require(d, JSON_ROOT, o.keys[i], JSON_STRING);
         text[i] = at != 0 ? json_text(d, at) : NULL;
         sizes[i] = at != 0 ? d->nodes[at].size : 0;
     }
@@ -546,8 +580,9 @@ static int read_file(const char *option, const char *path, line_reader read, cor
         if (json_kind_of(&d, JSON_ROOT) != JSON_OBJECT)
             json_mismatch(&d, JSON_ROOT,
                           "an object, such as {\"text\": \"..\", \"label\": \"..\"}");
-        failed = d.error[0] != 0 || (run.keys[KEY_LABEL] == NULL && choose_keys(&d) != 0) ||
-                 read(&d, c) != 0 || d.error[0] != 0;
+        if (d.error[0] == 0 && o.keys[KEY_TEXT] == NULL)
+            choose_keys(&d);
+        failed = d.error[0] != 0 || read(&d, c) != 0 || d.error[0] != 0;
     }
     if (d.error[0] != 0)
         fail(1, "--%s: %s", option, d.error);
@@ -1132,9 +1167,25 @@ static int check_length(void)
                       (long long)o.length, (long long)around, (long long)around + 1);
 }
 
+/* Writes the modules whose matrices are trained, which stay floats with --store. */
+static const char *trained_modules(char list[2 * MODEL_NAME])
+{
+    const model_config *c = &run.m.config;
+    const char *head = encoder_head_modules(c);
+    char block[MODEL_NAME];
+    model_block_name(c, block, c->layers - 1, "");
+    block[strlen(block) - 1] = 0; /* without the point at its end */
+    snprintf(list, 2 * MODEL_NAME, "%s%s%s", head != NULL ? head : "", head != NULL ? "," : "",
+             o.method == METHOD_LAST ? block : "");
+    return list;
+}
+
 static int load_model(void)
 {
+    char modules[2 * MODEL_NAME];
+    model_source source;
     model_head head;
+    memset(&source, 0, sizeof source);
     memset(&head, 0, sizeof head);
     head.task = run.task = o.task == TASK_SCORE ? MODEL_CLASSIFY : (model_task)(o.task + 1);
     if (model_read_config_for(&run.m, o.model, &head) != 0)
@@ -1143,6 +1194,8 @@ static int load_model(void)
         return fail(2, "--task %s: %s is a decoder, which is built for classify and score only",
                     task_names[o.task], run.m.config.type);
     int failed = find_classes(&run.m.config_json) || read_pooling();
+    source.storage = (gckpt_storage)o.store;
+    source.floats = trained_modules(modules);
     head.is_new = (int)o.new_head;
     head.labels = run.labels;
     head.names = (const char *const *)run.names;
@@ -1151,7 +1204,7 @@ static int load_model(void)
     run.store = gckpt_store_new(&desc);
     if (failed)
         return 1;
-    if (model_load_head(&run.m, run.store, o.model, NULL, NULL, &head) != 0)
+    if (model_load_head(&run.m, run.store, o.model, &source, NULL, &head) != 0)
         return fail_model();
     if (run.m.note[0] != 0 && o.adapter == NULL)
         fprintf(stderr, "classify: note: %s\n", run.m.note);
@@ -1270,7 +1323,12 @@ static int train(int64_t rows, int64_t validation)
                     (long long)(rows - validation),
                     (long long)(run.task == MODEL_EMBED ? o.batch : 1));
     if (train_fit(run.store, build, &d, &t, &r) != 0)
-        return fail(1, "%s", r.error);
+        return fail(1, "%s%s", r.error,
+                    strstr(r.error, "budget") == NULL && strstr(r.error, "memory") == NULL ? ""
+                    : run.task == MODEL_EMBED
+                        ? "; the loss compares all rows of a batch: a smaller --batch or --length "
+                          "needs fewer bytes"
+                        : "; a smaller --length needs fewer bytes");
     printf("bytes  %zu\n", r.bytes);
     return 0;
 }
