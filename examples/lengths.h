@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 enum {
-    LENGTHS_STEPS = 512, /* most lengths that are told apart */
+    LENGTHS_STEPS = 512, /* most lengths that count as different */
     LENGTHS_MOST = 16    /* most lengths that can be chosen */
 };
 

@@ -108,7 +108,7 @@ typedef enum {
 typedef enum {
     BPE_TYPES_SPLIT,     /* 0 up to a token between the texts, then 1 */
     BPE_TYPES_ZERO,      /* all 0 */
-    BPE_TYPES_OTHER,     /* other ones, which bpe_encode_pair does not tell */
+    BPE_TYPES_OTHER,     /* other ones */
     BPE_NO_PAIR_TEMPLATE /* the tokenizer has no template of two texts */
 } bpe_pair_types;
 
@@ -2053,8 +2053,8 @@ static inline void bpe_shorten_pair(size_t n[2], size_t most)
 
 /* Appends the tokens of two texts with those of their template, at most `most` tokens: of longer
  * texts the ends are cut off (bpe_shorten_pair). flags: BPE_SPECIALS, or 0. *second becomes the index
- * in t->ids of the first token of type 1, or t->count if all tokens have type 0 (not told for
- * BPE_TYPES_OTHER). Returns 0, or -1 with t->error and unchanged tokens. */
+ * in t->ids of the first token of type 1, or t->count if all tokens have type 0 or the types are
+ * BPE_TYPES_OTHER. Returns 0, or -1 with t->error and unchanged tokens. */
 static inline int bpe_encode_pair(bpe *b, const char *const texts[2], const size_t sizes[2],
                                   int flags, size_t most, bpe_tokens *t, size_t *second)
 {

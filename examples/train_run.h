@@ -374,15 +374,15 @@ static inline int train_sort(train_run *t, int64_t *rows, int64_t n)
 static inline void train_order(train_run *t, int epoch)
 {
     const int64_t full = t->train_rows / t->batch;
-    int64_t picks[TRAIN_WINDOW];
+    int64_t batches[TRAIN_WINDOW];
     train_shuffle(t->order, t->train_rows, t->o.seed, epoch);
     for (int64_t first = 0; first < full && t->o.length != NULL; first += TRAIN_WINDOW) {
         const int64_t n = full - first < TRAIN_WINDOW ? full - first : TRAIN_WINDOW;
         int64_t *rows = t->order + first * t->batch;
         train_sort(t, rows, n * t->batch);
-        train_shuffle(picks, n, t->o.seed + 1 + (uint64_t)first, epoch);
+        train_shuffle(batches, n, t->o.seed + 1 + (uint64_t)first, epoch);
         for (int64_t i = 0; i < n * t->batch; i++)
-            rows[i] = t->entries[picks[i / t->batch] * t->batch + i % t->batch].row;
+            rows[i] = t->entries[batches[i / t->batch] * t->batch + i % t->batch].row;
     }
 }
 
