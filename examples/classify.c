@@ -1,5 +1,5 @@
-/* classify.c - trains classifiers of texts and of words, and embeddings, from Hugging Face folders
- * within a memory budget; evaluates them; and classifies or embeds the lines of a file.
+/* classify.c - trains classifiers of texts, of pairs of texts and of words, and embeddings, from Hugging
+ * Face folders within a memory budget; evaluates them; and classifies or embeds the lines of a file.
  *
  *     build/classify --model bert --task classify --data reviews.jsonl --budget 900M --save tuned
  *     build/classify --model tuned --task classify --predict lines.txt

@@ -377,7 +377,7 @@ static inline void train_order(train_run *t, int epoch)
     int64_t batches[TRAIN_WINDOW];
     train_shuffle(t->order, t->train_rows, t->o.seed, epoch);
     for (int64_t first = 0; first < full && t->o.length != NULL; first += TRAIN_WINDOW) {
-        const int64_t n = full - first < TRAIN_WINDOW ? full - first : TRAIN_WINDOW;
+        const int64_t n = full - first < TRAIN_WINDOW ? full - first : (int64_t)TRAIN_WINDOW;
         int64_t *rows = t->order + first * t->batch;
         train_sort(t, rows, n * t->batch);
         train_shuffle(batches, n, t->o.seed + 1 + (uint64_t)first, epoch);
