@@ -847,7 +847,8 @@ static inline int train_prepare(train_run *t)
     train_order(t, 1);
     if (t->o.length != NULL && train_choose_lengths(t, t->order, t->train_rows) != 0)
         return -1;
-    for (int i = 0; i < t->stage_count; i++) {
+    for (int i = t->stage_count;
+         i-- > 0;) { /* the longest first, whose error names the least budget */
         train_stage *s = &t->stages[i];
         t->build_length = s->length;
         s->plan = fit_plan(t->store, train_build, t, t->batch, &t->o.plan, NULL, &error);
@@ -862,6 +863,7 @@ static inline int train_prepare(train_run *t)
         if (train_plan_forward(t, s, info.rows) != 0)
             return -1;
     }
+    t->width = t->stages[t->stage_count - 1].width;
     int unsplit = !gckpt_plan_split_exact(t->stages[0].plan, &op);
     t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;
     unsplit = !gckpt_plan_split_exact(t->stages[0].forward_plan, &op);

@@ -736,7 +736,9 @@ static uint64_t fit_lengths(train_options *o, train_report *r)
     v->epochs = 0;
     v->steps = 0;
     uint64_t hash = train_fit(s, next_words, &data, o, r) == 0 ? gckpt_store_hash(s) : 0;
-    if (hash != 0 && train_predict(s, next_words, &data, o, out[0], &all) != 0) {
+    train_options all_options = *o;
+    all_options.plan.budget = 0; /* a whole batch at once */
+    if (hash != 0 && train_predict(s, next_words, &data, &all_options, out[0], &all) != 0) {
         memcpy(r->error, all.error, sizeof r->error);
         hash = 0;
     }
@@ -766,6 +768,13 @@ static void test_lengths(void)
     o.lengths = 1; /* one plan for the longest rows: the same bits */
     CHECK(fit_lengths(&o, &other) == hash && same(&r, &other) && other.bytes >= r.bytes);
     o.lengths = 0;
+    o.plan.budget = 1; /* the least budget of the error is enough for the plans of all lengths */
+    CHECK(fit_lengths(&o, &other) == 0 && strstr(other.error, "at least ") != NULL);
+    const char *least = strstr(other.error, "at least ");
+    o.plan.budget = least != NULL ? (size_t)strtoull(least + 9, NULL, 10) : 0;
+    CHECK_MSG(fit_lengths(&o, &other) == hash && other.bytes <= o.plan.budget, "budget %zu: %s",
+              o.plan.budget, other.error);
+    o.plan.budget = 0;
     o.save = save; /* a training that ends within an epoch, and resumes */
     v.stop_at = 11;
     remove(save);
