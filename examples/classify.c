@@ -1,5 +1,5 @@
-/* classify.c - trains classifiers of texts and of words, and embeddings, from Hugging Face folders
- * within a memory budget; evaluates them; and classifies or embeds the lines of a file.
+/* classify.c - trains classifiers of texts, of pairs of texts and of words, and embeddings, from Hugging
+ * Face folders within a memory budget; evaluates them; and classifies or embeds the lines of a file.
  *
  *     build/classify --model bert --task classify --data reviews.jsonl --budget 900M --save tuned
  *     build/classify --model tuned --task classify --predict lines.txt
@@ -32,12 +32,17 @@ fail(int status, const char *format, ...)
 /* ---- options --------------------------------------------------------------------------------- */
 enum { METHOD_FULL, METHOD_LORA, METHOD_LAST, METHOD_HEAD };
 enum { POOL_AUTO, POOL_MEAN, POOL_CLS };
-static const char *const task_names[] = { "classify", "tokens", "embed", NULL };
+enum { TASK_CLASSIFY, TASK_TOKENS, TASK_EMBED, TASK_SCORE };
+static const char *const task_names[] = { "classify", "tokens", "embed", "score", NULL };
 static const char *const method_names[] = { "full", "lora", "last", "head", NULL };
+/* in the order of gckpt_storage */
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", NULL };
 static const char *const pooling_names[] = { "auto", "mean", "cls", NULL };
 static struct {
     const char *model, *adapter, *data, *validation, *save, *predict, *targets, *log, *checkpoint;
-    int64_t task, method, pooling, eval, new_head, rank, batch, micro_batch, epochs, warmup, seed;
+    const char *fields, *keys[3]; /* keys: in --data, of a text, its pair (or NULL) and the label */
+    int64_t task, method, store, pooling, eval, new_head, rank, batch, micro_batch, epochs, warmup,
+        seed;
     int64_t threads, budget, length, merge, help;
     double lr, weight_decay, clip, dropout, alpha, scale;
 } o;
@@ -47,12 +52,16 @@ static const options_desc option_descs[] = {
       "Hugging Face folder: bert, roberta, xlm-roberta, distilbert, mpnet or modernbert; or, for "
       "classify, a decoder that build/finetune reads" },
     { "task", OPTIONS_CHOICE, &o.task, "classify", 0, 0, task_names,
-      "a class for each text, a class for each word, or a vector for each text" },
+      "a class for each text, a class for each word, a vector for each text, or a number for each "
+      "text; classify and score also take pairs of texts" },
     { "adapter", OPTIONS_FOLDER, &o.adapter, NULL, 0, 0, NULL,
       "LoRA adapter of the model, written by --save or peft" },
     { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
-      "JSON lines to train on: {\"text\", \"label\"}, {\"tokens\": [..], \"tags\": [..]} or "
-      "{\"anchor\", \"positive\"}, by --task" },
+      "JSON lines to train on: {\"text\", \"label\"} or {\"text\", \"pair\", \"label\"}, {\"tokens\": "
+      "[..], \"tags\": [..]} or {\"anchor\", \"positive\"}, by --task" },
+    { "fields", OPTIONS_TEXT, &o.fields, NULL, 0, 0, NULL,
+      "names of keys in --data: text=question,pair=passage,label=relevant; pairs named as in GLUE "
+      "(sentence1, premise, question, ..) need none" },
     { "validation", OPTIONS_FILE, &o.validation, NULL, 0, 0, NULL,
       "lines of the same form that only validate; default: the last 10 % of --data" },
     { "save", OPTIONS_FOLDER, &o.save, NULL, 0, 0, NULL,
@@ -61,11 +70,13 @@ static const options_desc option_descs[] = {
       "with lora, --save writes a whole model with the adapter added to its weights" },
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL, "only evaluate --data" },
     { "predict", OPTIONS_FILE, &o.predict, NULL, 0, 0, NULL,
-      "print a JSON object for each line of FILE: its class, the tags of its words, or its vector "
-      "(of length 1)" },
+      "print a JSON object for each line of FILE: its class or number, the tags of its words, or its "
+      "vector (of length 1); a tab separates the texts of a pair" },
     { "method", OPTIONS_CHOICE, &o.method, "full", 0, 0, method_names,
       "what is trained: all weights; low-rank adapters and the head; the last block and the head; "
       "or the head" },
+    { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
+      "storage of frozen matrices: int8 changes results slightly, int4 clearly" },
     { "new-head", OPTIONS_FLAG, &o.new_head, NULL, 0, 0, NULL,
       "replace the model's classifier by a new one, for the classes of --data" },
     { "pooling", OPTIONS_CHOICE, &o.pooling, "auto", 0, 0, pooling_names,
@@ -113,12 +124,34 @@ static const char *const groups[] = {
     "Model and task",
     "model task adapter pooling new-head",
     "Data and results",
-    "data validation eval predict save merge log checkpoint",
+    "data validation fields eval predict save merge log checkpoint",
     "Training",
-    "method rank alpha targets scale budget batch micro-batch epochs lr warmup "
+    "method rank alpha targets store scale budget batch micro-batch epochs lr warmup "
     "weight-decay clip dropout length seed threads",
     NULL
 };
+
+enum { KEY_TEXT, KEY_PAIR, KEY_LABEL };
+
+/* Reads --fields into o.keys. */
+static int read_fields(void)
+{
+    static const char *const keys[] = { "text", "pair", "label" };
+    static char names[3][64];
+    o.keys[KEY_LABEL] = keys[KEY_LABEL];
+    for (const char *f = o.fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',') {
+        const size_t n = strcspn(f, "=,"), size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
+        int k = 0;
+        while (k < 3 && (strlen(keys[k]) != n || strncmp(keys[k], f, n) != 0))
+            k++;
+        if (k == 3 || size == 0 || size >= sizeof names[0])
+            return fail(2, "--fields %s: expected KEY=NAME,.., where KEY is text, pair or label",
+                        o.fields);
+        snprintf(names[k], sizeof names[k], "%.*s", (int)size, f + n + 1);
+        o.keys[k] = names[k];
+    }
+    return 0;
+}
 
 static int check_options(void)
 {
@@ -131,7 +164,7 @@ static int check_options(void)
         return fail(2, "--eval needs --data as well");
     if (o.save != NULL && (o.eval || o.data == NULL) && !o.merge)
         return fail(2, "--save needs a training: give --data without --eval, or --merge");
-    if (o.method == METHOD_HEAD && o.task + 1 == MODEL_EMBED)
+    if (o.method == METHOD_HEAD && o.task == TASK_EMBED)
         return fail(2, "--method head: embeddings have no head; give full, lora or last");
     if (o.micro_batch > 0 && o.batch % o.micro_batch != 0)
         return fail(2, "--micro-batch %lld: allowed are divisors of --batch %lld",
@@ -141,11 +174,27 @@ static int check_options(void)
     if (o.adapter != NULL && o.data != NULL && !o.eval)
         return fail(2, "--adapter with --data: only --eval and --predict read an adapter; "
                        "--merge it to train further");
+    const int trains = o.data != NULL && !o.eval;
+    if (o.store != GCKPT_STORAGE_F32 && trains && o.method == METHOD_FULL)
+        return fail(2,
+                    "--store %s: only frozen matrices can be stored so, but --method full trains "
+                    "all; give --method lora, last or head",
+                    storage_names[o.store]);
+    if (o.store != GCKPT_STORAGE_F32 && o.merge)
+        return fail(2, "--store %s: --merge writes floats; leave one of them out",
+                    storage_names[o.store]);
+    if (o.store >= GCKPT_STORAGE_I8 && o.save != NULL && o.method != METHOD_LORA)
+        return fail(2,
+                    "--store %s: transformers cannot load such a model; for --save give --method "
+                    "lora, which saves an adapter, or --store bf16",
+                    storage_names[o.store]);
+    if (o.fields != NULL && o.task != TASK_CLASSIFY && o.task != TASK_SCORE)
+        return fail(2, "--fields: for --task classify and score only; leave it out");
     if (o.threads == 0)
         o.threads = gckpt_threads();
     if (o.lr <= 0)
         o.lr = rates[o.method];
-    return 0;
+    return read_fields();
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -153,11 +202,13 @@ static int check_options(void)
 typedef struct {
     bpe_tokens tokens; /* of all texts, with the tokens before and after each */
     size_t *start;     /* of each text in `tokens`; the last element is the end of the last text */
+    size_t *second;    /* of each text: its first token of type 1, or the end of the text */
     /* a number for each token: its class, -1 for none; for --task classify, that of a text is at
-     * its first token */
+     * its first token, and for --task score the bits of a float */
     int32_t *labels;
     size_t labels_capacity;
     int64_t texts, capacity;
+    int typed; /* nonzero if a token has type 1 */
 } corpus;
 
 static struct {
@@ -174,7 +225,7 @@ static struct {
     /* of the graph and rows that are used at present */
     const corpus *now;
     int64_t first; /* row of `now` that is row 0 of a graph */
-    int64_t T;     /* length of the rows */
+    int64_t T;     /* length of the longest rows */
     int predicts;  /* nonzero: probabilities, or vectors of single texts; no loss */
 } run;
 
@@ -184,6 +235,7 @@ static void free_corpus(corpus *c)
 {
     bpe_tokens_free(&c->tokens);
     free(c->start);
+    free(c->second);
     free(c->labels);
     memset(c, 0, sizeof *c);
 }
@@ -194,10 +246,12 @@ static int grow_corpus(corpus *c)
     if (c->texts + 2 > c->capacity) {
         const int64_t n = 2 * c->capacity + 1024;
         size_t *start = (size_t *)realloc(c->start, (size_t)n * sizeof *start);
-        if (start == NULL)
+        c->start = start != NULL ? start : c->start;
+        size_t *second = (size_t *)realloc(c->second, (size_t)n * sizeof *second);
+        c->second = second != NULL ? second : c->second;
+        if (start == NULL || second == NULL)
             return out_of_memory();
         start[0] = 0;
-        c->start = start;
         c->capacity = n;
     }
     if (c->labels_capacity < c->tokens.capacity || c->labels_capacity == 0) {
@@ -263,8 +317,30 @@ static int begin_text(corpus *c)
     return failed;
 }
 
-/* Ends a text: cuts off what exceeds --length, and adds the tokens of the template. `label` is the
- * class of the whole text, or -1. */
+/* Adds the text whose tokens and labels are at the end of c, and whose tokens of type 1 begin at
+ * `second`. `label` is the class of the whole text, or -1. */
+static int close_text(corpus *c, size_t second, int32_t label)
+{
+    const size_t begin = c->start[c->texts], end = c->tokens.count;
+    if (end == begin)
+        return fail(1, "a text has no tokens; remove it");
+    for (size_t i = begin; i < end; i++)
+        if (c->tokens.ids[i] >= run.m.config.vocabulary)
+            return fail(1,
+                        "--model %s: its tokenizer has token %d (of %d), but the embedding has "
+                        "%lld rows: the tokenizer is of another model, or in Python, call "
+                        "resize_token_embeddings and save",
+                        o.model, (int)c->tokens.ids[i], (int)run.tokenizer.count,
+                        (long long)run.m.config.vocabulary);
+    if (run.task == MODEL_CLASSIFY)
+        c->labels[begin] = label;
+    c->second[c->texts] = second;
+    c->typed |= second < end;
+    c->start[++c->texts] = end;
+    return 0;
+}
+
+/* Ends a text: cuts off what exceeds --length, and adds the tokens of the template. */
 static int end_text(corpus *c, int32_t label)
 {
     const size_t begin = c->start[c->texts], most = (size_t)o.length;
@@ -275,14 +351,28 @@ static int end_text(corpus *c, int32_t label)
     for (size_t i = 0; i < after; i++)
         if (add_token(c, run.tokenizer.suffix[i]) != 0)
             return 1;
-    if (c->tokens.count == begin)
-        return fail(1, "a text has no tokens; remove it");
     for (size_t i = end; i < c->tokens.count; i++)
         c->labels[i] = -1;
-    if (run.task == MODEL_CLASSIFY)
-        c->labels[begin] = label;
-    c->start[++c->texts] = c->tokens.count;
-    return 0;
+    return close_text(c, c->tokens.count, label);
+}
+
+/* Appends a text or, if text[1] is not NULL, a pair of texts. */
+static int add_text(corpus *c, const char *const text[2], const size_t sizes[2], int32_t label)
+{
+    size_t second = 0;
+    int failed = text[1] == NULL ? begin_text(c) : grow_corpus(c);
+    if (failed || text[1] == NULL)
+        return failed || add_word(c, text[0], sizes[0], -1) || end_text(c, label);
+    if (bpe_encode_pair(&run.tokenizer, text, sizes, 0, (size_t)o.length, &c->tokens, &second) != 0)
+        return fail(1, "%s", c->tokens.error);
+    if (run.m.config.encoder.types > 1 && run.tokenizer.pair_types == BPE_TYPES_OTHER)
+        return fail(1, "the tokenizer's post_processor has other token types for two texts than 0, "
+                       "then 1");
+    if (grow_corpus(c) != 0)
+        return 1;
+    for (size_t i = c->start[c->texts]; i < c->tokens.count; i++)
+        c->labels[i] = -1;
+    return close_text(c, second, label);
 }
 
 /* ---- classes --------------------------------------------------------------------------------- */
@@ -386,12 +476,33 @@ static int32_t class_of(json *d, uint32_t at)
 /* ---- data ------------------------------------------------------------------------------------ */
 typedef int (*line_reader)(json *d, corpus *c);
 
+/* Chooses the names of the keys by the first line, if --fields does not name that of the text. */
+static void choose_keys(json *d)
+{
+    static const char *const forms[][2] = {
+        { "text", "pair" },           { "text", "text_pair" },
+        { "sentence1", "sentence2" }, { "premise", "hypothesis" },
+        { "question1", "question2" }, { "question", "sentence" },
+        { "question", "answer" },     { "query", "passage" },
+        { "sentence", NULL },         { "text", NULL }
+    };
+    int form = 0;
+    while (forms[form][1] != NULL && (json_find(d, JSON_ROOT, forms[form][0]) == 0 ||
+                                      json_find(d, JSON_ROOT, forms[form][1]) == 0))
+        form++;
+    if (forms[form][1] == NULL && json_find(d, JSON_ROOT, forms[form][0]) == 0)
+        form++;
+    o.keys[KEY_TEXT] = forms[form][0];
+    if (o.keys[KEY_PAIR] == NULL)
+        o.keys[KEY_PAIR] = forms[form][1];
+}
+
 /* Adds the classes of a line. */
 static int read_line_labels(json *d, corpus *c)
 {
     const int tags = run.task == MODEL_TAGS;
-    const uint32_t all =
-        json_require(d, JSON_ROOT, tags ? "tags" : "label", tags ? JSON_ARRAY : JSON_NOTHING);
+    const uint32_t all = json_require(d, JSON_ROOT, tags ? "tags" : o.keys[KEY_LABEL],
+                                      tags ? JSON_ARRAY : JSON_NOTHING);
     (void)c;
     for (uint32_t at = tags ? json_first(d, all) : all; at != 0; at = tags ? json_next(d, at) : 0) {
         char number[32];
@@ -420,18 +531,38 @@ static int read_words(json *d, corpus *c)
     return failed || end_text(c, -1);
 }
 
-static int read_texts(json *d, corpus *c)
+/* Reads a text or a pair with its class or, for --task score, its number. */
+static int read_text(json *d, corpus *c)
 {
-    static const char *const keys[2][2] = { { "text", NULL }, { "anchor", "positive" } };
-    const int pairs = run.task == MODEL_EMBED;
-    const int32_t label =
-        pairs ? -1 : class_of(d, json_require(d, JSON_ROOT, "label", JSON_NOTHING));
-    int failed = d->error[0] != 0;
-    for (int i = 0; i <= pairs && !failed; i++) {
-        const uint32_t at = json_require(d, JSON_ROOT, keys[pairs][i], JSON_STRING);
-        const char *text = at != 0 ? json_text(d, at) : NULL;
-        failed = text == NULL || begin_text(c) || add_word(c, text, d->nodes[at].size, -1) ||
-                 end_text(c, label);
+    const char *text[2] = { NULL, NULL };
+    size_t sizes[2] = { 0, 0 };
+    int32_t label = 0;
+    const uint32_t value = json_require(d, JSON_ROOT, o.keys[KEY_LABEL],
+                                        o.task == TASK_SCORE ? JSON_NUMBER : JSON_NOTHING);
+    if (o.task == TASK_SCORE) {
+        const float number = (float)json_real_of(d, value);
+        memcpy(&label, &number, sizeof label);
+    } else {
+        label = class_of(d, value);
+    }
+    for (int i = 0; i < 2 && o.keys[i] != NULL && d->error[0] == 0; i++) {
+        const uint32_t at = json_require(d, JSON_ROOT, o.keys[i], JSON_STRING);
+        text[i] = at != 0 ? json_text(d, at) : NULL;
+        sizes[i] = at != 0 ? d->nodes[at].size : 0;
+    }
+    return d->error[0] != 0 || add_text(c, text, sizes, label);
+}
+
+/* Reads two texts with similar vectors. */
+static int read_anchor(json *d, corpus *c)
+{
+    static const char *const keys[] = { "anchor", "positive" };
+    int failed = 0;
+    for (int i = 0; i < 2 && !failed; i++) {
+        const uint32_t at = json_require(d, JSON_ROOT, keys[i], JSON_STRING);
+        const char *const text[2] = { at != 0 ? json_text(d, at) : NULL, NULL };
+        const size_t sizes[2] = { at != 0 ? d->nodes[at].size : 0, 0 };
+        failed = text[0] == NULL || add_text(c, text, sizes, -1);
     }
     return failed;
 }
@@ -449,6 +580,8 @@ static int read_file(const char *option, const char *path, line_reader read, cor
         if (json_kind_of(&d, JSON_ROOT) != JSON_OBJECT)
             json_mismatch(&d, JSON_ROOT,
                           "an object, such as {\"text\": \"..\", \"label\": \"..\"}");
+        if (d.error[0] == 0 && o.keys[KEY_TEXT] == NULL)
+            choose_keys(&d);
         failed = d.error[0] != 0 || read(&d, c) != 0 || d.error[0] != 0;
     }
     if (d.error[0] != 0)
@@ -462,11 +595,35 @@ static int read_file(const char *option, const char *path, line_reader read, cor
 static int64_t texts_per_row(void) { return run.task == MODEL_EMBED && !run.predicts ? 2 : 1; }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
+/* Columns of a batch: 3 for each text, token types if there are two, and labels. */
+enum { TYPES = 3 };
+
+static int is_typed(void)
+{
+    return run.now->typed && encoder_is_family(run.m.config.family) &&
+           run.m.config.encoder.types > 1;
+}
+
+static int labels_column(void) { return (int)(3 * texts_per_row()) + is_typed(); }
+
+/* Returns the length of a row, a multiple of 8 if the model's positions allow it; a
+ * train_options.length. */
+static int64_t row_length(void *user, int64_t row)
+{
+    const size_t *at = run.now->start + (run.first + row) * texts_per_row();
+    size_t most = 1;
+    (void)user;
+    for (int64_t i = 0; i < texts_per_row(); i++)
+        most = at[i + 1] - at[i] > most ? at[i + 1] - at[i] : most;
+    const int64_t length = ((int64_t)most + 7) / 8 * 8;
+    return length < run.m.config.context ? length : run.m.config.context;
+}
+
 /* Writes the rows of a batch; a train_options.batch. */
 static int fill(void *user, train_batch *b)
 {
     const corpus *c = run.now;
-    const int64_t sides = texts_per_row(), T = run.T;
+    const int64_t sides = texts_per_row(), T = b->length;
     const int32_t padding = run.m.config.head.padding;
     (void)user;
     for (int64_t i = 0; i < b->n * sides; i++) {
@@ -475,10 +632,13 @@ static int fill(void *user, train_batch *b)
         const int64_t n = (int64_t)(at[1] - at[0]);
         int32_t *tokens = (int32_t *)b->values[3 * side] + row * T, last = 0;
         float *mask = (float *)b->values[3 * side + 2] + row * T;
-        int32_t *labels = (int32_t *)b->values[3 * sides];
+        int32_t *types = is_typed() ? (int32_t *)b->values[TYPES] + row * T : NULL;
+        int32_t *labels = (int32_t *)b->values[labels_column()];
         for (int64_t t = 0; t < T; t++) {
             tokens[t] = t < n ? c->tokens.ids[at[0] + (size_t)t] : padding;
             mask[t] = t < n;
+            if (types != NULL)
+                types[t] = t < n && at[0] + (size_t)t >= c->second[run.first + b->rows[row]];
             last = tokens[t] != padding ? (int32_t)t : last;
             if (labels != NULL && run.task == MODEL_TAGS)
                 labels[row * T + t] = t < n ? c->labels[at[0] + (size_t)t] : -1;
@@ -498,21 +658,25 @@ static gckpt_tensor *pooled(const encoder_text *text)
     return o.pooling == POOL_CLS ? encoder_first(x) : encoder_mean(text, x);
 }
 
-/* Builds the graph; a train_model. Token types are all 0. */
+/* Builds the graph; a train_model. Token types of single texts are 0. */
 static void build(train_net *net, void *user)
 {
     encoder_text text[2];
     (void)user;
     for (int i = 0; i < 2; i++) {
         text[i].tokens = net->in[3 * i];
-        text[i].types = NULL;
+        text[i].types = is_typed() ? net->in[TYPES] : NULL;
         text[i].lengths = net->in[3 * i + 1];
         text[i].mask = net->in[3 * i + 2];
     }
     if (run.task != MODEL_EMBED) {
         gckpt_tensor *logits = encoder_logits(&run.m, &text[0], &run.how);
-        net->output = run.predicts ? gckpt_softmax(logits) : logits;
-        net->loss = gckpt_cross_entropy(logits, net->in[3], NULL, 0);
+        gckpt_tensor *labels = net->in[labels_column()];
+        net->output = run.predicts && o.task != TASK_SCORE ? gckpt_softmax(logits) : logits;
+        net->loss = o.task == TASK_SCORE
+                        ? gckpt_mean_squared_error(gckpt_reshape(logits, gckpt_shape1(net->rows)),
+                                                   labels, NULL)
+                        : gckpt_cross_entropy(logits, labels, NULL, 0);
     } else if (run.predicts) {
         net->output = encoder_normalise(pooled(&text[0]));
         net->loss = gckpt_sum_loss(net->output);
@@ -531,27 +695,29 @@ static train_data describe(const corpus *c, int64_t first, int64_t rows, int pre
         { "tokens", "lengths", "mask" }, { "positive.tokens", "positive.lengths", "positive.mask" }
     };
     train_data d;
-    size_t longest = 1;
     int n = 0;
     memset(&d, 0, sizeof d);
     run.now = c;
     run.first = first;
     run.predicts = predicts;
+    run.T = 0;
     const int64_t sides = texts_per_row();
-    for (int64_t i = first * sides; i < (first + rows) * sides; i++)
-        if (c->start[i + 1] - c->start[i] > longest)
-            longest = c->start[i + 1] - c->start[i];
-    run.T = ((int64_t)longest + 7) / 8 * 8;
-    run.T = run.T < run.m.config.context ? run.T : run.m.config.context;
+    for (int64_t i = 0; i < rows; i++)
+        run.T = row_length(NULL, i) > run.T ? row_length(NULL, i) : run.T;
     for (int64_t side = 0; side < sides; side++)
         for (int i = 0; i < 3; i++, n++) {
             d.column[n].name = names[side][i];
             d.column[n].type = i < 2 ? GCKPT_I32 : GCKPT_F32;
-            d.column[n].width = i != 1 ? run.T : 0;
+            d.column[n].width = i != 1 ? TRAIN_BY_LENGTH : 0;
         }
+    if (is_typed()) {
+        d.column[n].name = "types";
+        d.column[n].type = GCKPT_I32;
+        d.column[n++].width = TRAIN_BY_LENGTH;
+    }
     d.column[n].name = "labels";
-    d.column[n].type = GCKPT_I32;
-    d.column[n].width = run.task == MODEL_TAGS ? run.T : 0;
+    d.column[n].type = o.task == TASK_SCORE ? GCKPT_F32 : GCKPT_I32;
+    d.column[n].width = run.task == MODEL_TAGS ? TRAIN_BY_LENGTH : 0;
     d.rows = rows;
     return d;
 }
@@ -574,6 +740,7 @@ static train_options settings(void)
     t.save = o.checkpoint;
     t.log = o.log;
     t.batch = fill;
+    t.length = row_length;
     return t;
 }
 
@@ -587,7 +754,7 @@ static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *wid
     *width = run.task == MODEL_EMBED ? run.m.config.width : run.labels;
     const int64_t n = rows * *width * (run.task == MODEL_TAGS ? run.T : 1);
     float *out = (float *)malloc((size_t)n * sizeof *out);
-    t.known = 3;
+    t.known = labels_column();
     t.plan.budget = 0;
     t.micro_batch = 0;
     if (out == NULL || train_predict(run.store, build, &d, &t, out, &r) != 0) {
@@ -596,7 +763,7 @@ static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *wid
         return NULL;
     }
     for (int64_t i = 0; i < n; i++)
-        if (!(out[i] > -2 && out[i] < 2)) { /* probabilities and vectors of length 1 are */
+        if (!(out[i] - out[i] == 0)) {
             fail(1, "--model %s: a result is not finite; check its weights for NaN and infinity",
                  o.model);
             free(out);
@@ -738,10 +905,41 @@ static int evaluate_pairs(const corpus *c, int64_t first, int64_t rows)
     return out == NULL;
 }
 
+/* Prints the mean squared error and the correlation (Pearson) of numbers. */
+static int evaluate_scores(const corpus *c, int64_t first, int64_t rows)
+{
+    int64_t width;
+    double sums[2] = { 0, 0 }, squares[3] = { 0, 0, 0 }, error = 0;
+    float *out = predict(c, first, rows, &width);
+    for (int pass = 0; pass < 2; pass++) /* the means, then what differs from them */
+        for (int64_t i = 0; i < rows && out != NULL; i++) {
+            float want;
+            memcpy(&want, &c->labels[c->start[first + i]], sizeof want);
+            if (pass == 0) {
+                sums[0] += (double)want;
+                sums[1] += (double)out[i];
+                error += ((double)want - (double)out[i]) * ((double)want - (double)out[i]);
+                continue;
+            }
+            const double x = (double)want - sums[0] / (double)rows;
+            const double y = (double)out[i] - sums[1] / (double)rows;
+            squares[0] += x * x;
+            squares[1] += x * y;
+            squares[2] += y * y;
+        }
+    const double norm = model_sqrt(squares[0]) * model_sqrt(squares[2]);
+    if (out != NULL)
+        printf("eval   %lld texts, mean squared error %.6g, correlation %.4f\n", (long long)rows,
+               error / (double)rows, norm > 0 ? squares[1] / norm : 0);
+    free(out);
+    return out == NULL;
+}
+
 static int evaluate(int64_t first, int64_t rows)
 {
     return rows == 0                 ? 0
            : run.task == MODEL_EMBED ? evaluate_pairs(&run.data, first, rows)
+           : o.task == TASK_SCORE    ? evaluate_scores(&run.data, first, rows)
                                      : evaluate_classes(&run.data, first, rows);
 }
 
@@ -754,6 +952,8 @@ static void print_result(const corpus *c, int64_t i, const float *out, int64_t w
         for (int64_t k = 0; k < width; k++)
             printf("%s%.9g", k == 0 ? "{\"embedding\": [" : ", ", (double)out[i * width + k]);
         puts("]}");
+    } else if (o.task == TASK_SCORE) {
+        printf("{\"score\": %.9g}\n", (double)out[i]);
     } else if (run.task == MODEL_CLASSIFY) {
         const int best = largest(out + i * width, width);
         fputs("{\"label\": ", stdout);
@@ -775,9 +975,14 @@ static void print_result(const corpus *c, int64_t i, const float *out, int64_t w
 
 static int read_plain_line(corpus *c, const char *line, size_t n)
 {
+    const char *tab = run.task == MODEL_CLASSIFY ? (const char *)memchr(line, '\t', n) : NULL;
+    if (run.task != MODEL_TAGS) {
+        const char *const text[2] = { line, tab != NULL ? tab + 1 : NULL };
+        const size_t size = tab != NULL ? (size_t)(tab - line) : n;
+        const size_t sizes[2] = { size, n - size - (tab != NULL) };
+        return add_text(c, text, sizes, -1);
+    }
     int failed = begin_text(c);
-    if (run.task != MODEL_TAGS)
-        return failed || add_word(c, line, n, -1) || end_text(c, -1);
     for (size_t i = strspn(line, " \t"); line[i] != 0 && !failed; i += strspn(line + i, " \t")) {
         const size_t size = strcspn(line + i, " \t");
         failed = add_word(c, line + i, size, 0);
@@ -800,6 +1005,7 @@ static int predict_file(void)
         memset(&c, 0, sizeof c);
         while (!failed && c.texts < LINES && (n = getline(&line, &capacity, f)) >= 0) {
             n -= n > 0 && line[n - 1] == '\n';
+            n -= n > 0 && line[n - 1] == '\r'; /* of Windows */
             line[n] = 0;
             failed = read_plain_line(&c, line, (size_t)n);
         }
@@ -844,6 +1050,8 @@ static int find_classes(json *config)
         json_free(&d);
     } else if (!o.new_head && is_classifier(config)) {
         failed = read_labels(config);
+    } else if (o.task == TASK_SCORE && o.data != NULL && !o.eval) {
+        failed = add_label("LABEL_0"); /* the name that transformers gives it */
     } else if (o.data == NULL || o.eval) {
         return fail(1, "--model %s has no classifier for --task %s: train one with --data", o.model,
                     task_names[o.task]);
@@ -852,11 +1060,17 @@ static int find_classes(json *config)
         if (!failed && run.labels > 0)
             qsort(run.names, (size_t)run.labels, sizeof run.names[0], compare_labels);
     }
-    return failed || run.labels >= 2
+    if (!failed && o.task == TASK_SCORE && run.labels != 1)
+        return fail(1,
+                    "--task score: the model has %lld classes; a new head for one number needs "
+                    "--new-head with --data",
+                    (long long)run.labels);
+    return failed || run.labels >= 2 || o.task == TASK_SCORE
                ? failed
                : fail(1,
                       "number of classes: %lld; a classifier needs 2 or more: add rows of another "
-                      "class to --data, or with a model that has a classifier, give --new-head",
+                      "class to --data, or with a model that has a classifier, give --new-head; "
+                      "--task score trains and reads models of one number",
                       (long long)run.labels);
 }
 
@@ -953,17 +1167,35 @@ static int check_length(void)
                       (long long)o.length, (long long)around, (long long)around + 1);
 }
 
+/* Writes the modules whose matrices are trained, which stay floats with --store. */
+static const char *trained_modules(char list[2 * MODEL_NAME])
+{
+    const model_config *c = &run.m.config;
+    const char *head = encoder_head_modules(c);
+    char block[MODEL_NAME];
+    model_block_name(c, block, c->layers - 1, "");
+    block[strlen(block) - 1] = 0; /* without the point at its end */
+    snprintf(list, 2 * MODEL_NAME, "%s%s%s", head != NULL ? head : "", head != NULL ? "," : "",
+             o.method == METHOD_LAST ? block : "");
+    return list;
+}
+
 static int load_model(void)
 {
+    char modules[2 * MODEL_NAME];
+    model_source source;
     model_head head;
+    memset(&source, 0, sizeof source);
     memset(&head, 0, sizeof head);
-    head.task = run.task = (model_task)(o.task + 1);
+    head.task = run.task = o.task == TASK_SCORE ? MODEL_CLASSIFY : (model_task)(o.task + 1);
     if (model_read_config_for(&run.m, o.model, &head) != 0)
         return fail_model();
     if (model_has_score(&run.m.config) && run.task != MODEL_CLASSIFY)
-        return fail(2, "--task %s: %s is a decoder, which is built for classify only",
+        return fail(2, "--task %s: %s is a decoder, which is built for classify and score only",
                     task_names[o.task], run.m.config.type);
     int failed = find_classes(&run.m.config_json) || read_pooling();
+    source.storage = (gckpt_storage)o.store;
+    source.floats = trained_modules(modules);
     head.is_new = (int)o.new_head;
     head.labels = run.labels;
     head.names = (const char *const *)run.names;
@@ -972,7 +1204,7 @@ static int load_model(void)
     run.store = gckpt_store_new(&desc);
     if (failed)
         return 1;
-    if (model_load_head(&run.m, run.store, o.model, NULL, NULL, &head) != 0)
+    if (model_load_head(&run.m, run.store, o.model, &source, NULL, &head) != 0)
         return fail_model();
     if (run.m.note[0] != 0 && o.adapter == NULL)
         fprintf(stderr, "classify: note: %s\n", run.m.note);
@@ -1091,14 +1323,20 @@ static int train(int64_t rows, int64_t validation)
                     (long long)(rows - validation),
                     (long long)(run.task == MODEL_EMBED ? o.batch : 1));
     if (train_fit(run.store, build, &d, &t, &r) != 0)
-        return fail(1, "%s", r.error);
+        return fail(1, "%s%s", r.error,
+                    strstr(r.error, "budget") == NULL && strstr(r.error, "memory") == NULL ? ""
+                    : run.task == MODEL_EMBED
+                        ? "; the loss compares all rows of a batch: a smaller --batch or --length "
+                          "needs fewer bytes"
+                        : "; a smaller --length needs fewer bytes");
     printf("bytes  %zu\n", r.bytes);
     return 0;
 }
 
 static int work(void)
 {
-    const line_reader read = o.task + 1 == MODEL_TAGS ? read_words : read_texts;
+    static const line_reader readers[] = { read_text, read_words, read_anchor, read_text };
+    const line_reader read = readers[o.task];
     const int status = load_model();
     int failed = status;
     if (!failed && o.data != NULL) {

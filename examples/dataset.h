@@ -38,6 +38,7 @@
 #ifndef DATASET_H
 #define DATASET_H
 #include "chat.h"
+#include "lengths.h"
 #include "sample.h"
 #include "tokenizer.h"
 
@@ -1007,7 +1008,7 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
 }
 
 /* ---- batches of rows of similar length ------------------------------------------------------- */
-enum { DATASET_WINDOW = 256, DATASET_MAX_CLASSES = 16 };
+enum { DATASET_WINDOW = 256 };
 
 /* The order in which a split's rows, first to first + rows - 1, are used by steps of `batch` rows.
  * For each epoch, dataset_shuffled shuffles the rows; within windows of DATASET_WINDOW batches they
@@ -1146,72 +1147,25 @@ static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
     return most;
 }
 
-/* Divides `count` ascending lengths into at most `classes` runs so that the total length is least
- * if each row is padded to the last length of its run. sums[i] is the number of rows with one of
- * the first i + 1 lengths. cost and from are tables of classes * (count + 1) numbers: the least
- * total of the first j lengths in k + 1 runs, and the index at which the last run begins. */
-static inline void dataset_split_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
-                                         size_t classes, uint64_t *cost, size_t *from)
-{
-    for (size_t k = 0; k < classes; k++)
-        for (size_t j = 0; j <= count; j++) {
-            uint64_t *best = &cost[k * (count + 1) + j];
-            *best = j == 0 ? 0 : UINT64_MAX;
-            for (size_t i = 0; i < (k > 0 || j == 0 ? j : 1); i++) {
-                const uint64_t before = k > 0 ? cost[(k - 1) * (count + 1) + i] : 0;
-                const uint64_t rows = sums[j - 1] - (i > 0 ? sums[i - 1] : 0);
-                if (before != UINT64_MAX && before + rows * (uint64_t)lengths[j - 1] < *best) {
-                    *best = before + rows * (uint64_t)lengths[j - 1];
-                    from[k * (count + 1) + j] = i;
-                }
-            }
-        }
-}
-
-/* Chooses at most `most` row lengths (up to DATASET_MAX_CLASSES) that pad the batches of the first
- * epoch least, and writes them to `lengths`, ascending; the last one is that of the longest row.
- * Uses Bellman's recursion over the batches' lengths, and takes the smallest number of lengths
- * within 1 % of the least padding. Returns that number, or 0 if out of memory. */
+/* Chooses at most `most` row lengths (up to LENGTHS_MOST) that pad the batches of the first epoch
+ * least (lengths_choose), and writes them to `lengths`, ascending; the last one is that of the longest
+ * row. Returns their number, or 0 if out of memory. */
 static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
 {
-    enum { DATASET_LENGTHS = 512 };
-    const int64_t bucket = (b->T + DATASET_LENGTHS - 1) / DATASET_LENGTHS;
-    int64_t at[DATASET_LENGTHS + 1], longest = 1;
-    uint64_t sums[DATASET_LENGTHS + 1], ideal = 0, rows = 0;
-    size_t count = 0;
-    uint64_t *weights = (uint64_t *)calloc((size_t)(b->T / bucket) + 2, sizeof *weights);
-    const size_t table = DATASET_MAX_CLASSES * (size_t)(DATASET_LENGTHS + 2);
-    uint64_t *cost = (uint64_t *)malloc(table * sizeof *cost);
-    size_t *from = (size_t *)malloc(table * sizeof *from);
-    int classes = 0;
+    int64_t longest = 1;
     for (uint64_t i = 0; i < b->rows; i++) {
         const int64_t length = dataset_length(b->data, b->first + i, b->T);
         longest = length > longest ? length : longest;
     }
+    const int64_t interval = lengths_interval(b->T);
+    uint64_t *weights = (uint64_t *)calloc((size_t)(longest / interval) + 2, sizeof *weights);
     for (uint64_t p = 0, n; weights != NULL && p < b->rows; p += n) {
         n = dataset_batch(b, p);
-        weights[(dataset_batch_length(b, n) + bucket - 1) / bucket] += n;
+        weights[(dataset_batch_length(b, n) + interval - 1) / interval] += n;
     }
-    for (int64_t i = 1; weights != NULL && cost != NULL && from != NULL && i <= b->T / bucket + 1;
-         i++)
-        if (weights[i] > 0) {
-            at[count] = i * bucket < longest ? i * bucket : longest;
-            rows += weights[i];
-            ideal += weights[i] * (uint64_t)at[count];
-            sums[count++] = rows;
-        }
-    if (count > 0) {
-        at[count - 1] = longest;
-        dataset_split_classes(at, sums, count, (size_t)most, cost, from);
-        while (++classes < most && 100 * cost[(size_t)classes * (count + 1) - 1] > 101 * ideal)
-            continue;
-        size_t end = count;
-        for (int k = classes; k-- > 0; end = from[(size_t)k * (count + 1) + end])
-            lengths[k] = at[end - 1];
-    }
+    const int classes =
+        weights != NULL ? lengths_choose(weights, interval, longest, most, lengths) : 0;
     free(weights);
-    free(cost);
-    free(from);
     return classes;
 }
 #endif

@@ -104,6 +104,14 @@ typedef enum {
     BPE_WORDPIECE /* a word is the longest token that it begins with, then the same for the rest */
 } bpe_model;
 
+/* Token types of the template of two texts. */
+typedef enum {
+    BPE_TYPES_SPLIT,     /* 0 up to a token between the texts, then 1 */
+    BPE_TYPES_ZERO,      /* all 0 */
+    BPE_TYPES_OTHER,     /* other ones */
+    BPE_NO_PAIR_TEMPLATE /* the tokenizer has no template of two texts */
+} bpe_pair_types;
+
 typedef struct {
     int32_t count;   /* number of tokens, including added ones; ids are below it */
     char *bytes;     /* the bytes that tokens decode to, one token after the other */
@@ -138,6 +146,11 @@ typedef struct {
     /* tokens that BPE_TEMPLATE adds before and after a text */
     int32_t prefix[BPE_TEMPLATE_SIZE], suffix[BPE_TEMPLATE_SIZE];
     int prefix_count, suffix_count;
+    /* tokens that bpe_encode_pair adds before the first text, between both, and after the second */
+    int32_t pair[3][BPE_TEMPLATE_SIZE];
+    int pair_count[3];
+    int pair_types; /* token types of a pair, a bpe_pair_types */
+    int pair_split; /* for BPE_TYPES_SPLIT: number of tokens between the texts that have type 0 */
     bpe_merge *merges; /* hash table from pairs of tokens to merges */
     uint32_t merge_mask;
     /* Two lists of added tokens: list 0 is searched for in the text before the normalizers, list 1
@@ -1188,44 +1201,63 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
     }
 }
 
-/* Reads the special tokens that a TemplateProcessing adds before and after a text. */
-static inline void bpe_load_template(bpe_loader *l, uint32_t object)
+/* Reads the special tokens that a TemplateProcessing adds to one text or, if `pair` is nonzero, to
+ * two. */
+static inline void bpe_load_parts(bpe_loader *l, uint32_t object, int pair)
 {
     bpe *b = l->b;
     json *d = &l->d;
-    uint32_t parts = json_require(d, object, "single", JSON_ARRAY);
+    int32_t *const to[2][3] = { { b->prefix, b->suffix, NULL },
+                                { b->pair[0], b->pair[1], b->pair[2] } };
+    int *const counts[2][3] = { { &b->prefix_count, &b->suffix_count, NULL },
+                                { &b->pair_count[0], &b->pair_count[1], &b->pair_count[2] } };
+    uint32_t parts = json_require(d, object, pair ? "pair" : "single", JSON_ARRAY);
     uint32_t known = json_find(d, object, "special_tokens");
-    int texts = 0;
+    int texts = 0, ones = 0, odd = 0; /* ones: number of parts so far with type 1 */
     for (uint32_t i = json_first(d, parts); i != 0 && !d->error[0]; i = json_next(d, i)) {
         uint32_t text = json_find(d, i, "Sequence"), special = json_find(d, i, "SpecialToken");
         uint32_t id = json_require(d, text ? text : special, "id", JSON_STRING);
-        if (text && !d->error[0] && (texts++ > 0 || !json_is(d, id, "A")))
-            json_mismatch(d, id, "one text, A, in the template \"single\"");
+        const int64_t type = json_int(d, text ? text : special, "type_id", 0);
+        if (text && !d->error[0] && (texts > pair || !json_is(d, id, texts == 0 ? "A" : "B")))
+            json_mismatch(d, id,
+                          pair ? "the texts A and then B in the template \"pair\""
+                               : "one text, A, in the template \"single\"");
+        odd |= type != 0 && type != 1;
+        odd |= type == 0 ? ones > 0 : texts == 0;
+        if (pair && type == 1 && ones++ == 0)
+            b->pair_split = b->pair_count[1];
+        if (text)
+            texts++;
         if (text || d->error[0])
             continue;
         uint32_t token = json_require(d, known, json_text(d, id), JSON_OBJECT);
         uint32_t ids = json_require(d, token, "ids", JSON_ARRAY);
         for (uint32_t k = json_first(d, ids); k != 0 && !d->error[0]; k = json_next(d, k)) {
             int64_t value = json_int_of(d, k);
-            int *count = texts ? &b->suffix_count : &b->prefix_count;
+            int *count = counts[pair][texts];
             if (value < 0 || value >= b->count)
                 json_mismatch(d, k, "the id of a token");
             else if (*count == BPE_TEMPLATE_SIZE)
                 json_fail(d, d->nodes[k].line, "post_processor: more than %d special tokens",
                           (int)BPE_TEMPLATE_SIZE);
             else
-                (texts ? b->suffix : b->prefix)[(*count)++] = (int32_t)value;
+                to[pair][texts][(*count)++] = (int32_t)value;
         }
     }
-    if (!d->error[0] && texts == 0)
+    if (!d->error[0] && texts == 0 && !pair)
         json_fail(
             d, d->nodes[object].line,
             "post_processor: expected the text, {\"Sequence\": {\"id\": \"A\"}}, in \"single\"");
+    if (pair)
+        b->pair_types = texts < 2   ? BPE_NO_PAIR_TEMPLATE
+                        : odd       ? BPE_TYPES_OTHER
+                        : ones == 0 ? BPE_TYPES_ZERO
+                                    : BPE_TYPES_SPLIT;
 }
 
 /* Reads a token that BertProcessing or RobertaProcessing adds: ["[CLS]", 101]. */
-static inline void bpe_load_pair(bpe_loader *l, uint32_t object, const char *key, int32_t *to,
-                                 int *count)
+static inline void bpe_load_special(bpe_loader *l, uint32_t object, const char *key, int32_t *to,
+                                    int *count)
 {
     json *d = &l->d;
     uint32_t pair = json_require(d, object, key, JSON_ARRAY), first = json_first(d, pair);
@@ -1233,6 +1265,17 @@ static inline void bpe_load_pair(bpe_loader *l, uint32_t object, const char *key
     if (!d->error[0] && (id < 0 || id >= l->b->count))
         json_mismatch(d, json_next(d, first), "the id of a token");
     to[(*count)++] = d->error[0] ? 0 : (int32_t)id;
+}
+
+/* Sets the template of two texts: BERT's [CLS] A [SEP] B [SEP], or RoBERTa's with two separators
+ * and without token types. */
+static inline void bpe_join_pair(bpe *b, int roberta)
+{
+    b->pair[0][0] = b->prefix[0];
+    b->pair[1][0] = b->pair[1][1] = b->pair[2][0] = b->suffix[0];
+    b->pair_count[0] = b->pair_count[2] = b->pair_split = 1;
+    b->pair_count[1] = roberta ? 2 : 1;
+    b->pair_types = roberta ? BPE_TYPES_ZERO : BPE_TYPES_SPLIT;
 }
 
 static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
@@ -1248,10 +1291,15 @@ static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
         if ((*templates)++ > 0) {
             json_fail(d, d->nodes[object].line, "post_processor: expected one template");
         } else if (bpe_is_type(d, object, "TemplateProcessing")) {
-            bpe_load_template(l, object);
+            bpe_load_parts(l, object, 0);
+            if (json_find_nonnull(d, object, "pair") != 0)
+                bpe_load_parts(l, object, 1);
+            else
+                l->b->pair_types = BPE_NO_PAIR_TEMPLATE;
         } else {
-            bpe_load_pair(l, object, "cls", l->b->prefix, &l->b->prefix_count);
-            bpe_load_pair(l, object, "sep", l->b->suffix, &l->b->suffix_count);
+            bpe_load_special(l, object, "cls", l->b->prefix, &l->b->prefix_count);
+            bpe_load_special(l, object, "sep", l->b->suffix, &l->b->suffix_count);
+            bpe_join_pair(l->b, bpe_is_type(d, object, "RobertaProcessing"));
         }
     } else if (!bpe_is_type(d, object, "ByteLevel")) { /* ByteLevel as post-processor changes no
                                                         * tokens */
@@ -1413,6 +1461,7 @@ static inline void bpe_load_specials(bpe_loader *l)
     if (roberta) {
         b->prefix[b->prefix_count++] = bpe_find(l, "<s>", 3);
         b->suffix[b->suffix_count++] = bpe_find(l, "</s>", 4);
+        bpe_join_pair(b, 1);
     }
     if (!l->d.error[0])
         bpe_sort_added(b);
@@ -1985,6 +2034,64 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int flags, bpe_
     if (status != 0)
         t->count = count;
     return status;
+}
+
+/* Shortens two texts of n[0] and n[1] tokens to at most `most` tokens together: only the longer one,
+ * if it stays the longer one; else both, to halves. This is Hugging Face's longest_first. */
+static inline void bpe_shorten_pair(size_t n[2], size_t most)
+{
+    const int longer = n[0] > n[1] ? 0 : 1;
+    const size_t least = n[1 - longer];
+    if (n[0] + n[1] <= most)
+        return;
+    n[longer] = least > most || most - least < least ? least : most - least;
+    if (n[0] + n[1] > most) {
+        n[1 - longer] = most / 2;
+        n[longer] = most / 2 + most % 2;
+    }
+}
+
+/* Appends the tokens of two texts with those of their template, at most `most` tokens: of longer
+ * texts the ends are cut off (bpe_shorten_pair). flags: BPE_SPECIALS, or 0. *second becomes the index
+ * in t->ids of the first token of type 1, or t->count if all tokens have type 0 or the types are
+ * BPE_TYPES_OTHER. Returns 0, or -1 with t->error and unchanged tokens. */
+static inline int bpe_encode_pair(bpe *b, const char *const texts[2], const size_t sizes[2],
+                                  int flags, size_t most, bpe_tokens *t, size_t *second)
+{
+    const size_t begin = t->count;
+    const size_t around = (size_t)(b->pair_count[0] + b->pair_count[1] + b->pair_count[2]);
+    size_t n[2], all[2];
+    if (b->pair_types == BPE_NO_PAIR_TEMPLATE)
+        return bpe_fail(t,
+                        "the tokenizer's post_processor has no template of two texts (\"pair\")");
+    if (most < around)
+        return bpe_fail(t, "the template of two texts has %.0f tokens: expected no fewer",
+                        (double)around);
+    for (int i = 0; i < 2; i++) {
+        if (bpe_encode(b, texts[i], sizes[i], flags & BPE_SPECIALS, t) != 0) {
+            t->count = begin;
+            return -1;
+        }
+        n[i] = all[i] = t->count - begin - (i > 0 ? all[0] : 0);
+    }
+    if (bpe_reserve(t, around) != 0) {
+        t->count = begin;
+        return -1;
+    }
+    bpe_shorten_pair(n, most - around);
+    int32_t *ids = t->ids + begin;
+    const size_t first = (size_t)b->pair_count[0], gap = first + n[0];
+    const size_t after = gap + (size_t)b->pair_count[1];
+    /* first the second text moves out of the way */
+    memmove(ids + all[0] + around, ids + all[0], n[1] * sizeof *ids);
+    memmove(ids + first, ids, n[0] * sizeof *ids);
+    memmove(ids + after, ids + all[0] + around, n[1] * sizeof *ids);
+    memcpy(ids, b->pair[0], first * sizeof *ids);
+    memcpy(ids + gap, b->pair[1], (size_t)b->pair_count[1] * sizeof *ids);
+    memcpy(ids + after + n[1], b->pair[2], (size_t)b->pair_count[2] * sizeof *ids);
+    t->count = begin + n[0] + n[1] + around;
+    *second = b->pair_types == BPE_TYPES_SPLIT ? begin + gap + (size_t)b->pair_split : t->count;
+    return 0;
 }
 
 /* Returns the added token with this text, such as <|endoftext|>, or NULL. */

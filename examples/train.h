@@ -1,7 +1,7 @@
 /* train.h - a training loop: shuffled minibatches within a byte budget, validation, accuracy,
  * learning-rate schedules, early stopping, best weights, a log and resuming, in one call or in
- * small pieces. To use it, copy it with fit.h, train_run.h, train_data.h, train_log.h and schedule.h, and
- * change them as you like: they call the public API only. C99 or C++11; include gradckpt.h first.
+ * small pieces. To use it, copy it with fit.h, lengths.h, train_run.h, train_data.h, train_log.h and
+ * schedule.h, and change them as you like: they call the public API only. C99 or C++11; include gradckpt.h first.
  *
  *     static void model(train_net *net, void *user)
  *     {
@@ -36,6 +36,7 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 #include "fit.h"
+#include "lengths.h"
 #include "schedule.h"
 #include "train_data.h"
 #include "train_log.h"
@@ -134,9 +135,18 @@ typedef struct {
     /* Fills columns that have no values, or changes the rows of a batch (see train_data.h). Called
      * once per step and once per validation batch. Returns 0, or another value after an error. */
     int (*batch)(void *user, train_batch *batch);
+    /* For rows of different lengths, such as texts: returns the length of a row, 1 or more; NULL for
+     * rows of one length. There are plans for a few lengths, each within the budget, and a batch has
+     * the least of them that its rows need: then that is the width of the columns of width
+     * TRAIN_BY_LENGTH, which `batch` fills. Rows of similar lengths form a batch: the rows of 64
+     * shuffled batches are sorted by length, and their batches are shuffled. The order depends on
+     * lengths, seed and epoch alone. The row of an output has the width that the longest row needs:
+     * the rest is 0. */
+    int64_t (*length)(void *user, int64_t row);
+    int lengths; /* most lengths that have plans; 0 selects 6; at most LENGTHS_MOST */
     /* for train_predict with `batch`: number of columns whose values are known; 0 for all */
     int known;
-    void *user; /* passed to watch, to batch, and to the model's function */
+    void *user; /* passed to watch, batch, length, and to the model's function */
 } train_options;
 
 static inline train_options train_defaults(float lr)
@@ -161,7 +171,7 @@ static inline int train_next_epoch(train_run *t)
     t->in_epoch = 1;
     t->validated = 0;
     memset(&t->validation, 0, sizeof t->validation);
-    train_shuffle(t->order, t->train_rows, t->o.seed, r->epoch);
+    train_order(t, r->epoch);
     return 1;
 }
 
@@ -246,8 +256,8 @@ static inline int train_tick(train_run *t, int instructions)
             failed = train_save(t) != 0;
     } else if (t->validated < t->valid_rows) {
         const int64_t left = t->valid_rows - t->validated, n = left < t->batch ? left : t->batch;
-        failed = train_evaluate(t, t->train_rows + t->validated, n,
-                                t->outputs + t->validated * t->width, &t->validation) != 0;
+        failed = train_evaluate(t, t->train_rows + t->validated, n, t->outputs, t->train_rows,
+                                &t->validation) != 0;
         t->validated += n;
     }
     if (!failed && t->ended == 0 && t->done == r->steps && t->validated == t->valid_rows)
@@ -313,13 +323,18 @@ static inline int train_predict(gckpt_store *store, train_model model, const tra
     int failed = train_init(&t, store, model, &all, options, r) != 0;
     if (options->known > 0 && options->known < t.known)
         t.known = options->known;
-    failed = failed || train_plan_forward(&t, t.batch) != 0;
-    if (!failed && train_alloc_rows(&t, 0, t.collated ? t.columns : 0) != 0)
-        failed = train_fail(&t, "out of memory for a batch") != 0;
+    failed = failed || train_alloc_rows(&t, 0, t.collated ? t.columns : 0) != 0;
+    if (!failed && t.o.length != NULL)
+        failed = train_sort(&t, t.sorted, all.rows) != 0 ||
+                 train_choose_lengths(&t, t.sorted, all.rows) != 0;
+    for (int i = 0; i < t.stage_count && !failed; i++)
+        failed = train_plan_forward(&t, &t.stages[i], t.batch) != 0;
     failed = failed || train_bind(&t) != 0;
+    if (!failed && train_alloc_outputs(&t) != 0)
+        failed = train_fail(&t, "out of memory for the outputs of a batch") != 0;
     for (int64_t at = 0; !failed && at < all.rows; at += t.batch)
-        failed = train_evaluate(&t, at, all.rows - at < t.batch ? all.rows - at : t.batch,
-                                out != NULL ? out + at * t.width : NULL, &t.sums) != 0;
+        failed = train_evaluate(&t, at, all.rows - at < t.batch ? all.rows - at : t.batch, out, 0,
+                                &t.sums) != 0;
     r->loss = r->validation = train_mean_loss(&t, &t.sums, r->term_loss);
     memcpy(r->term_validation, r->term_loss, sizeof r->term_validation);
     r->accuracy = out != NULL ? train_accuracy(&t, &t.sums) : -1;

@@ -14,13 +14,15 @@ enum {
     TRAIN_U8 = 100, /* unsigned char, values 0 to 255 */
     TRAIN_F16       /* uint16_t, a binary16 number of IEEE 754 */
 };
+enum { TRAIN_BY_LENGTH = -1 }; /* width of a column whose rows have different lengths */
 
 /* A column of a dataset: an array with one element or vector per row. The last column is the one to
  * predict. */
 typedef struct {
     const char *name; /* name of the input in the graph */
     int type;         /* GCKPT_F32, GCKPT_I32, TRAIN_U8 or TRAIN_F16 */
-    /* values per row, for an input (rows,width); 0 means one value per row and an input (rows) */
+    /* values per row, for an input (rows,width); 0 means one value per row and an input (rows);
+     * TRAIN_BY_LENGTH means that of the batch (train_options.length), for a column without values */
     int64_t width;
     /* Values of all rows, one row after the other. If NULL, the callback train_options.batch writes
      * them; without that callback (in train_predict), the values of the column are unknown. */
@@ -43,6 +45,7 @@ typedef struct {
     uint64_t seed;
     int64_t n;               /* number of rows in the batch */
     const int64_t *rows;     /* indices of the rows, 0 to train_data.rows - 1 */
+    int64_t length;          /* width of the columns of width TRAIN_BY_LENGTH */
     /* for each column, n rows of floats or int32_t: the column's values or, if it has none, space
      * for them */
     void *values[TRAIN_COLUMNS];
@@ -86,6 +89,12 @@ static inline void train_shuffle(int64_t *order, int64_t n, uint64_t seed, int e
 }
 
 static inline int64_t train_width(const train_column *c) { return c->width > 0 ? c->width : 1; }
+
+/* Returns the values per row in batches of this length. */
+static inline int64_t train_column_width(const train_column *c, int64_t length)
+{
+    return c->width == TRAIN_BY_LENGTH ? length : train_width(c);
+}
 
 /* Returns the bytes that one value of the column takes in memory. */
 static inline int64_t train_value_bytes(const train_column *c)

@@ -10,6 +10,19 @@ typedef struct { /* sums over the steps of an epoch, or over the validation rows
     int64_t correct, targets;
 } train_sums;
 
+/* Plans for batches of one length, and their executors. */
+typedef struct {
+    int64_t length;                  /* width of the columns TRAIN_BY_LENGTH; 0 if there are none */
+    int64_t width;                   /* number of floats in a row of the output */
+    gckpt_plan *plan, *forward_plan; /* plan: for training; forward_plan: for validation */
+    gckpt_exec *exec, *forward;      /* executors of plan and forward_plan */
+} train_stage;
+
+typedef struct { /* a row that is sorted by length */
+    int64_t length, position, row;
+} train_entry;
+enum { TRAIN_WINDOW = 64 }; /* number of batches whose rows are sorted by length together */
+
 typedef struct {
     gckpt_store *store;
     train_model model;
@@ -26,7 +39,7 @@ typedef struct {
     int64_t train_rows;           /* number of rows for training, which are the first ones */
     int64_t valid_rows;           /* number of rows for validation */
     int64_t batch;                /* number of rows in a step */
-    int64_t width;                /* number of floats in a row of the output */
+    int64_t width;                /* number of floats in a row of the longest output */
     int64_t *order;               /* indices of the training rows in the order of this epoch */
     int64_t *rows;                /* indices of the rows in a validation batch */
     int ids[TRAIN_COLUMNS];       /* tensor ids of the inputs, one for each column */
@@ -34,10 +47,17 @@ typedef struct {
     gckpt_tensor *result;         /* the output in the graph that was built last */
     /* the losses in the graph that was built last, with their weights */
     gckpt_term terms[TRAIN_LOSSES];
-    gckpt_plan *plan, *forward_plan; /* plan: for training; forward_plan: for validation */
-    gckpt_exec *exec, *forward;      /* executors of plan and forward_plan */
+    train_stage stages[LENGTHS_MOST]; /* for each length, ascending */
+    int stage_count;
+    int64_t build_length; /* length of the graph that is built */
+    /* for options.length: the rows for validation (or prediction) by length; scratch for sorting; and
+     * the outputs of a batch */
+    int64_t *sorted;
+    train_entry *entries;
+    float *batch_outputs;
+    train_stage *stage;              /* the stage of the current step */
     gckpt_feed feeds[TRAIN_COLUMNS]; /* feeds of the current step */
-    void *arena;                     /* memory in which both executors have their arena */
+    void *arena;                     /* memory in which all executors have their arena */
     void *buffers[TRAIN_COLUMNS];    /* for each column, space for a batch */
     float *outputs;                  /* outputs of the validation rows, or NULL */
     float *best_weights;             /* weights of the best epoch so far, or NULL */
@@ -121,18 +141,35 @@ static inline int train_init(train_run *t, gckpt_store *store, train_model model
         t->known++;
     t->batch = o->plan.batch > 0 ? o->plan.batch : 32;
     t->batch = t->batch < t->train_rows ? t->batch : t->train_rows;
+    t->stage_count = 1;
+    if (o->lengths < 0 || o->lengths > LENGTHS_MOST)
+        return train_fail(t, "options: lengths %i: allowed is 0 to %i (0 selects 6)", o->lengths,
+                          (int)LENGTHS_MOST);
+    for (int i = 0; i < t->columns; i++)
+        if (data->column[i].width == TRAIN_BY_LENGTH &&
+            (o->length == NULL || o->batch == NULL || data->column[i].values != NULL))
+            return train_fail(
+                t,
+                "data: \"%s\" has a width of TRAIN_BY_LENGTH: give options.length and "
+                "options.batch, which fills it, and no values",
+                data->column[i].name);
     return 0;
 }
 
 static inline void train_free(train_run *t)
 {
-    gckpt_exec_free(t->exec);
-    gckpt_exec_free(t->forward);
-    gckpt_plan_free(t->plan);
-    gckpt_plan_free(t->forward_plan);
+    for (int i = 0; i < t->stage_count; i++) {
+        gckpt_exec_free(t->stages[i].exec);
+        gckpt_exec_free(t->stages[i].forward);
+        gckpt_plan_free(t->stages[i].plan);
+        gckpt_plan_free(t->stages[i].forward_plan);
+    }
     for (int i = 0; i < t->columns; i++)
         free(t->buffers[i]);
     free(t->order);
+    free(t->sorted);
+    free(t->entries);
+    free(t->batch_outputs);
     free(t->arena);
     free(t->outputs);
     free(t->best_weights);
@@ -157,8 +194,10 @@ static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t ro
     net.rows = rows;
     for (int i = 0; i < t->columns; i++) {
         const train_column *c = &t->data.column[i];
-        net.in[i] = gckpt_input(graph, c->name, c->type == GCKPT_I32 ? GCKPT_I32 : GCKPT_F32,
-                                c->width > 0 ? gckpt_shape2(rows, c->width) : gckpt_shape1(rows));
+        net.in[i] =
+            gckpt_input(graph, c->name, c->type == GCKPT_I32 ? GCKPT_I32 : GCKPT_F32,
+                        c->width != 0 ? gckpt_shape2(rows, train_column_width(c, t->build_length))
+                                      : gckpt_shape1(rows));
         t->ids[i] = gckpt_id(net.in[i]);
     }
     t->model(&net, t->o.user);
@@ -190,14 +229,16 @@ static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *term
     return accepted ? train_build_graph(t, graph, rows, terms) : -1;
 }
 
-/* Makes the plan that computes, for `rows` rows, the output and, if all columns are known, the
- * losses. */
-static inline int train_plan_forward(train_run *t, int64_t rows)
+/* Makes the plan of a stage that computes, for `rows` rows, the output and, if all columns are known,
+ * the losses. */
+static inline int train_plan_forward(train_run *t, train_stage *stage, int64_t rows)
 {
     gckpt_plan_desc desc = t->o.plan;
     gckpt_term terms[FIT_MAX_TERMS];
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
+    t->build_length = stage->length;
     const int count = train_build_graph(t, g, rows, terms);
+    stage->width = t->width;
     const gckpt_fetch_spec pick = { t->result, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
@@ -205,26 +246,31 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     desc.fetch.specs = &pick;
     desc.fetch.count = t->result != NULL;
     /* the optimiser's state is in memory during validation as well */
-    if (t->plan != NULL && desc.budget > 0)
-        desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
-    t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
-    const int failed = t->forward_plan == NULL ? train_fail_plan(t, gckpt_error_text(g)) : 0;
+    if (stage->plan != NULL && desc.budget > 0)
+        desc.budget -= gckpt_plan_kind_bytes(stage->plan, GCKPT_BYTES_STATE);
+    stage->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
+    const int failed = stage->forward_plan == NULL ? train_fail_plan(t, gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
     return failed;
 }
 
-/* Creates the executors of both plans, in one arena if they run on the processor. On another
+/* Creates the executors of all plans, in one arena if they run on the processor. On another
  * backend, each executor has a separate arena. */
 static inline int train_bind(train_run *t)
 {
-    const gckpt_plan_info info = gckpt_plan_describe(t->plan);
     gckpt_exec_desc desc;
-    size_t size = gckpt_plan_describe(t->forward_plan).arena;
+    size_t size = 0, bytes = 0;
     memset(&desc, 0, sizeof desc);
     desc.backend = t->o.plan.backend;
-    desc.allow_initial = t->plan != NULL; /* validation may come before the first step */
-    if (info.arena > size)
-        size = info.arena;
+    for (int i = 0; i < t->stage_count; i++) {
+        const gckpt_plan *const plans[2] = { t->stages[i].plan, t->stages[i].forward_plan };
+        for (int k = 0; k < 2; k++) {
+            const size_t arena = gckpt_plan_describe(plans[k]).arena;
+            size = arena > size ? arena : size;
+        }
+        if (plans[0] != NULL)
+            bytes = gckpt_plan_bytes(plans[0]) - gckpt_plan_describe(plans[0]).arena;
+    }
     if (desc.backend == NULL) {
         t->arena = malloc(size + 64);
         if (t->arena == NULL)
@@ -232,37 +278,164 @@ static inline int train_bind(train_run *t)
         desc.arena = (char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64;
         desc.arena_size = size;
     }
-    t->forward = gckpt_exec_new(t->forward_plan, t->store, &desc);
-    if (t->plan != NULL && t->forward != NULL) {
-        desc.skip_nonfinite = !info.update_in_backward;
-        desc.custom_optimiser = t->o.custom_optimiser;
-        desc.user = t->o.plan.user;
-        t->exec = gckpt_exec_new(t->plan, t->store, &desc);
-        t->r->bytes = gckpt_plan_bytes(t->plan) - info.arena + size;
+    for (int i = 0; i < t->stage_count; i++) {
+        train_stage *s = &t->stages[i];
+        desc.allow_initial = s->plan != NULL; /* validation may come before the first step */
+        desc.skip_nonfinite = 0;
+        desc.custom_optimiser = NULL;
+        desc.user = NULL;
+        s->forward = gckpt_exec_new(s->forward_plan, t->store, &desc);
+        if (s->plan != NULL && s->forward != NULL) {
+            desc.skip_nonfinite = !gckpt_plan_describe(s->plan).update_in_backward;
+            desc.custom_optimiser = t->o.custom_optimiser;
+            desc.user = t->o.plan.user;
+            s->exec = gckpt_exec_new(s->plan, t->store, &desc);
+            t->r->bytes = bytes + size;
+        }
+        if (s->forward == NULL || (s->plan != NULL && s->exec == NULL))
+            return train_fail(t, "%s", gckpt_error_text(t->store));
     }
-    if (t->forward == NULL || (t->plan != NULL && t->exec == NULL))
-        return train_fail(t, "%s", gckpt_error_text(t->store));
     return 0;
 }
 
 /* ---- batches ---- */
+static inline int64_t train_longest(const train_run *t)
+{
+    return t->stages[t->stage_count - 1].length;
+}
+
 /* Allocates space for a batch of the first `columns` columns, for `reserved` row indices (the order
- * of an epoch), and for the row indices of a batch. Returns nonzero if out of memory. */
+ * of an epoch), for the row indices of a batch and, if rows have lengths, for sorting; and finds the
+ * longest row. */
 static inline int train_alloc_rows(train_run *t, int64_t reserved, int columns)
 {
+    const int64_t window = TRAIN_WINDOW * t->batch, rest = t->data.rows - reserved;
+    const int64_t most = reserved < window ? reserved : window;
     t->order = (int64_t *)malloc((size_t)(reserved + t->batch) * sizeof *t->order);
     int failed = t->order == NULL;
     t->rows = failed ? NULL : t->order + reserved;
+    if (t->o.length != NULL) {
+        t->sorted = (int64_t *)malloc((size_t)(rest + 1) * sizeof *t->sorted);
+        t->entries =
+            (train_entry *)malloc((size_t)((most > rest ? most : rest) + 1) * sizeof *t->entries);
+        failed = failed || t->sorted == NULL || t->entries == NULL;
+        for (int64_t i = 0; i < rest && !failed; i++)
+            t->sorted[i] = reserved + i;
+        for (int64_t i = 0; i < t->data.rows; i++) {
+            const int64_t length = t->o.length(t->o.user, i);
+            if (length < 1)
+                return train_fail(t, "row %.0f: options.length returned %.0f; allowed is 1 or more",
+                                  (double)i, (double)length);
+            if (length > t->stages[0].length)
+                t->stages[0].length = length;
+        }
+    }
     for (int i = 0; i < columns; i++) {
-        t->buffers[i] = malloc((size_t)(t->batch * train_width(&t->data.column[i])) * 4);
+        const int64_t width = train_column_width(&t->data.column[i], train_longest(t));
+        t->buffers[i] = malloc((size_t)(t->batch * width) * 4);
         failed = failed || t->buffers[i] == NULL;
     }
-    return failed;
+    return failed ? train_fail(t, "out of memory for a batch") : 0;
+}
+
+static inline int train_compare_entries(const void *a, const void *b)
+{
+    const train_entry *x = (const train_entry *)a, *y = (const train_entry *)b;
+    return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
+                                  : (x->position > y->position) - (x->position < y->position);
+}
+
+/* Allocates space for the outputs of a batch, if rows have lengths. Returns nonzero if out of
+ * memory. */
+static inline int train_alloc_outputs(train_run *t)
+{
+    if (t->o.length != NULL)
+        t->batch_outputs =
+            (float *)malloc((size_t)(t->batch * t->width + 1) * sizeof *t->batch_outputs);
+    return t->o.length != NULL && t->batch_outputs == NULL;
+}
+
+/* Sorts n row indices by length; rows of one length stay in their order. Returns 0. */
+static inline int train_sort(train_run *t, int64_t *rows, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        t->entries[i].length = t->o.length(t->o.user, rows[i]);
+        t->entries[i].position = i;
+        t->entries[i].row = rows[i];
+    }
+    qsort(t->entries, (size_t)n, sizeof *t->entries, train_compare_entries);
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = t->entries[i].row;
+    return 0;
+}
+
+/* Writes the order of the rows in an epoch. If rows have lengths, those of each window form batches of
+ * similar lengths; rows that fill no batch are the last ones, whatever their lengths. */
+static inline void train_order(train_run *t, int epoch)
+{
+    const int64_t full = t->train_rows / t->batch;
+    int64_t batches[TRAIN_WINDOW];
+    train_shuffle(t->order, t->train_rows, t->o.seed, epoch);
+    for (int64_t first = 0; first < full && t->o.length != NULL; first += TRAIN_WINDOW) {
+        const int64_t n = full - first < TRAIN_WINDOW ? full - first : (int64_t)TRAIN_WINDOW;
+        int64_t *rows = t->order + first * t->batch;
+        train_sort(t, rows, n * t->batch);
+        train_shuffle(batches, n, t->o.seed + 1 + (uint64_t)first, epoch);
+        for (int64_t i = 0; i < n * t->batch; i++)
+            rows[i] = t->entries[batches[i / t->batch] * t->batch + i % t->batch].row;
+    }
+}
+
+/* Returns the length that a batch needs. */
+static inline int64_t train_batch_length(const train_run *t, const int64_t *rows, int64_t n)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < n && t->o.length != NULL; i++) {
+        const int64_t length = t->o.length(t->o.user, rows[i]);
+        most = length > most ? length : most;
+    }
+    return most;
+}
+
+/* Returns the stage of a batch: that of the least length that its rows need. */
+static inline train_stage *train_stage_for(train_run *t, const int64_t *rows, int64_t n)
+{
+    const int64_t length = train_batch_length(t, rows, n);
+    int i = 0;
+    while (t->stages[i].length < length)
+        i++;
+    return &t->stages[i];
+}
+
+/* Chooses the lengths that pad the batches of these rows, in their order, least; the last one is that
+ * of the longest row of the data. */
+static inline int train_choose_lengths(train_run *t, const int64_t *rows, int64_t n)
+{
+    const int64_t longest = train_longest(t), finest = lengths_interval(longest);
+    const int64_t interval =
+        finest > 8 ? finest : 8; /* most processors compute 8 numbers at a time */
+    int64_t lengths[LENGTHS_MOST];
+    uint64_t *weights = (uint64_t *)calloc((size_t)(longest / interval) + 2, sizeof *weights);
+    for (int64_t at = 0; weights != NULL && at < n; at += t->batch) {
+        const int64_t here = n - at < t->batch ? n - at : t->batch;
+        const int64_t length = train_batch_length(t, rows + at, here);
+        weights[(length + interval - 1) / interval] += (uint64_t)here;
+    }
+    const int count = weights == NULL
+                          ? 0
+                          : lengths_choose(weights, interval, longest,
+                                           t->o.lengths > 0 ? t->o.lengths : 6, lengths);
+    free(weights);
+    if (count == 0)
+        return train_fail(t, "out of memory for the lengths of %.0f rows", (double)n);
+    for (t->stage_count = 0; t->stage_count < count; t->stage_count++)
+        t->stages[t->stage_count].length = lengths[t->stage_count];
+    return 0;
 }
 
 /* Copies n rows of the columns whose values are known to the buffers, then calls options.batch. */
 static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, int epoch,
-                               gckpt_feed *feeds)
+                                int64_t length, gckpt_feed *feeds)
 {
     train_batch b;
     memset(&b, 0, sizeof b);
@@ -270,6 +443,7 @@ static inline int train_collate(train_run *t, const int64_t *rows, int64_t n, in
     b.seed = t->o.seed;
     b.n = n;
     b.rows = rows;
+    b.length = length;
     for (int i = 0; i < t->known; i++) {
         const train_column *c = &t->data.column[i];
         for (int64_t k = 0; c->values != NULL && k < n; k++)
@@ -335,18 +509,18 @@ static inline double train_mean_loss(const train_run *t, const train_sums *sums,
 static inline int64_t train_classes(const train_run *t)
 {
     const train_column *c = &t->data.column[t->columns > 0 ? t->columns - 1 : 0];
-    const int64_t positions = train_width(c), classes = t->width / positions;
+    const int64_t positions = train_column_width(c, train_longest(t));
+    const int64_t classes = t->width / positions;
     const int counted = t->result != NULL && t->known == t->columns && classes > 1;
     return counted && t->width % positions == 0 && c->type == GCKPT_I32 ? classes : 0;
 }
 
-/* Counts how many labels of n rows are the class whose output is largest. */
+/* Counts how many of n labels are the class whose output is largest. */
 static inline void train_count_correct(const train_run *t, int64_t n, const float *outputs,
-                               const int32_t *labels, train_sums *to)
+                                       const int32_t *labels, train_sums *to)
 {
     const int64_t classes = train_classes(t);
-    const int64_t positions = classes > 0 ? t->width / classes : 0;
-    for (int64_t i = 0; i < n * positions; i++, outputs += classes) {
+    for (int64_t i = 0; i < n; i++, outputs += classes) {
         int64_t greatest = 0;
         for (int64_t k = 1; k < classes; k++)
             greatest = outputs[k] > outputs[greatest] ? k : greatest;
@@ -362,27 +536,39 @@ static inline double train_accuracy(const train_run *t, const train_sums *sums)
 }
 
 /* Evaluates n rows, at most a batch, beginning with row `first`: loss, accuracy and, unless outputs
- * is NULL, the outputs. */
+ * is NULL, the outputs. outputs has space for all rows from row `base` on. If rows have lengths, row
+ * first + i is that with the i-th least length from row `base` on. */
 static inline int train_evaluate(train_run *t, int64_t first, int64_t n, float *outputs,
-                                 train_sums *to)
+                                 int64_t base, train_sums *to)
 {
     gckpt_feed *feeds = t->feeds;
     gckpt_report report;
     for (int64_t k = 0; k < n; k++)
-        t->rows[k] = first + k;
-    if (t->collated && train_collate(t, t->rows, n, 0, feeds) != 0)
+        t->rows[k] = t->sorted != NULL ? t->sorted[first - base + k] : first + k;
+    train_stage *s = train_stage_for(t, t->rows, n);
+    const train_column *labels = &t->data.column[t->columns - 1];
+    float *result = outputs == NULL     ? NULL
+                    : t->sorted != NULL ? t->batch_outputs
+                                        : outputs + (first - base) * t->width;
+    if (t->collated && train_collate(t, t->rows, n, 0, s->length, feeds) != 0)
         return -1;
     for (int i = 0; i < t->known && !t->collated; i++) {
         feeds[i].input = t->ids[i];
         feeds[i].data = train_row(&t->data.column[i], first);
     }
     if (t->result != NULL)
-        gckpt_collect(t->forward, t->output_id, 0, outputs, (size_t)(n * t->width));
-    if (gckpt_forward(t->forward, feeds, t->known, n, &report) != GCKPT_OK)
-        return train_fail_row(t, t->forward, t->rows, n);
-    train_add_loss(t, t->forward, &report, to, NULL);
-    if (outputs != NULL && train_classes(t) > 0)
-        train_count_correct(t, n, outputs, (const int32_t *)feeds[t->columns - 1].data, to);
+        gckpt_collect(s->forward, t->output_id, 0, result, (size_t)(n * s->width));
+    if (gckpt_forward(s->forward, feeds, t->known, n, &report) != GCKPT_OK)
+        return train_fail_row(t, s->forward, t->rows, n);
+    train_add_loss(t, s->forward, &report, to, NULL);
+    if (result != NULL && train_classes(t) > 0)
+        train_count_correct(t, n * train_column_width(labels, s->length), result,
+                            (const int32_t *)feeds[t->columns - 1].data, to);
+    for (int64_t k = 0; k < n && result != NULL && t->sorted != NULL; k++) {
+        float *row = outputs + (t->rows[k] - base) * t->width;
+        memset(row, 0, (size_t)t->width * sizeof *row);
+        memcpy(row, result + k * s->width, (size_t)s->width * sizeof *row);
+    }
     return 0;
 }
 
@@ -428,24 +614,27 @@ static inline int train_step(train_run *t, int instructions)
     memset(&report, 0, sizeof report);
     r->step = t->done + 1;
     hyper.lr = r->lr = train_lr(t, train_global_step(t));
-    if (!t->in_step && train_collate(t, rows, n, r->epoch, t->feeds) != 0)
+    if (!t->in_step)
+        t->stage = train_stage_for(t, rows, n);
+    gckpt_exec *e = t->stage->exec;
+    if (!t->in_step && train_collate(t, rows, n, r->epoch, t->stage->length, t->feeds) != 0)
         return -1;
     if (!t->in_step && instructions <= 0)
-        result = gckpt_step(t->exec, t->feeds, t->columns, n, &hyper, &report);
+        result = gckpt_step(e, t->feeds, t->columns, n, &hyper, &report);
     else if (!t->in_step)
-        result = gckpt_step_start(t->exec, t->feeds, t->columns, n, &hyper);
+        result = gckpt_step_start(e, t->feeds, t->columns, n, &hyper);
     if (result == GCKPT_OK && (t->in_step || instructions > 0))
-        result = gckpt_run_some(t->exec, instructions > 0 ? instructions : INT_MAX, &report);
+        result = gckpt_run_some(e, instructions > 0 ? instructions : INT_MAX, &report);
     t->in_step = result == GCKPT_MORE;
     if (t->in_step)
         return 0;
     r->loss = report.loss;
     if (result == GCKPT_SKIPPED)
         return train_fail(t, "epoch %i, step %.0f: %s; or the data contains NaN", r->epoch,
-                          (double)r->step, gckpt_error_text(t->exec));
+                          (double)r->step, gckpt_error_text(e));
     if (result != GCKPT_OK)
-        return train_fail_row(t, t->exec, rows, n);
-    train_add_loss(t, t->exec, &report, &t->sums, r->term_loss);
+        return train_fail_row(t, e, rows, n);
+    train_add_loss(t, e, &report, &t->sums, r->term_loss);
     t->done++;
     train_print_eta(t);
     return 0;
@@ -653,18 +842,31 @@ static inline int train_prepare(train_run *t)
                           "schedule of 0 to %i, and 0 or more for the others",
                           (int)t->o.schedule, (double)t->o.warmup, (double)t->o.min_lr,
                           (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
-    t->plan = fit_plan(t->store, train_build, t, t->batch, &t->o.plan, NULL, &error);
-    const gckpt_plan_info info = gckpt_plan_describe(t->plan);
-    if (t->plan == NULL)
-        return train_fail_plan(t, error.text);
-    if (info.overhead > 2)
-        train_note(t, "a step costs %.1f times the least cost; a slightly larger budget costs much less",
-                   1 + info.overhead);
-    int unsplit = !gckpt_plan_split_exact(t->plan, &op);
-    t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;
-    if (train_plan_forward(t, info.rows) != 0)
+    if (train_alloc_rows(t, t->train_rows, t->columns) != 0)
         return -1;
-    unsplit = !gckpt_plan_split_exact(t->forward_plan, &op);
+    train_order(t, 1);
+    if (t->o.length != NULL && train_choose_lengths(t, t->order, t->train_rows) != 0)
+        return -1;
+    for (int i = t->stage_count;
+         i-- > 0;) { /* the longest first, whose error names the least budget */
+        train_stage *s = &t->stages[i];
+        t->build_length = s->length;
+        s->plan = fit_plan(t->store, train_build, t, t->batch, &t->o.plan, NULL, &error);
+        const gckpt_plan_info info = gckpt_plan_describe(s->plan);
+        if (s->plan == NULL)
+            return train_fail_plan(t, error.text);
+        if (info.overhead > 2 && i == t->stage_count - 1)
+            train_note(
+                t,
+                "a step costs %.1f times the least cost; a slightly larger budget costs much less",
+                1 + info.overhead);
+        if (train_plan_forward(t, s, info.rows) != 0)
+            return -1;
+    }
+    t->width = t->stages[t->stage_count - 1].width;
+    int unsplit = !gckpt_plan_split_exact(t->stages[0].plan, &op);
+    t->r->steps = (t->train_rows + (unsplit ? 0 : t->batch - 1)) / t->batch;
+    unsplit = !gckpt_plan_split_exact(t->stages[0].forward_plan, &op);
     t->valid_rows = t->data.validation - (unsplit ? t->data.validation % t->batch : 0);
     if (unsplit) /* not for batch norms, which combine rows in training only */
         train_note(t,
@@ -674,8 +876,9 @@ static inline int train_prepare(train_run *t)
     train_check_order(t);
     t->best_weights = (float *)malloc((size_t)train_copy_best(t, 0) * sizeof *t->best_weights);
     t->outputs = (float *)malloc((size_t)(1 + t->valid_rows * t->width) * sizeof *t->outputs);
-    const int no_memory = train_alloc_rows(t, t->train_rows, t->columns);
-    if (t->best_weights == NULL || t->outputs == NULL || no_memory)
+    if (t->o.length != NULL)
+        train_sort(t, t->sorted, t->valid_rows);
+    if (t->best_weights == NULL || t->outputs == NULL || train_alloc_outputs(t) != 0)
         return train_fail(t, "out of memory for a batch, the best weights and %.0f outputs",
                           (double)(t->valid_rows * t->width));
     if (t->o.save == NULL)

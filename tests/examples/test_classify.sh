@@ -8,11 +8,11 @@ work=build/classify_test
 words="the a tea song train garden dog is was wonderful lovely great terrible awful bad and very my old new"
 printf '%s' "$words" | awk '{ printf("{\"version\": \"1.0\", \"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": true, \"handle_chinese_chars\": true, \"strip_accents\": null, \"lowercase\": true}, \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, \"added_tokens\": [");
     printf("{\"id\": 0, \"content\": \"[UNK]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}, {\"id\": 2, \"content\": \"[CLS]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}, {\"id\": 3, \"content\": \"[SEP]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}], ");
-    printf("\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"[CLS]\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [2], \"tokens\": [\"[CLS]\"]}, \"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [3], \"tokens\": [\"[SEP]\"]}}}, ");
+    printf("\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"[CLS]\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 0}}], \"pair\": [{\"SpecialToken\": {\"id\": \"[CLS]\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}, {\"SpecialToken\": {\"id\": \"[SEP]\", \"type_id\": 1}}], \"special_tokens\": {\"[CLS]\": {\"id\": \"[CLS]\", \"ids\": [2], \"tokens\": [\"[CLS]\"]}, \"[SEP]\": {\"id\": \"[SEP]\", \"ids\": [3], \"tokens\": [\"[SEP]\"]}}}, ");
     printf("\"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", \"cleanup\": true}, \"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"continuing_subword_prefix\": \"##\", \"max_input_chars_per_word\": 100, \"vocab\": {\"[UNK]\": 0, \"[PAD]\": 1, \"[CLS]\": 2, \"[SEP]\": 3");
     for (i = 1; i <= NF; i++) printf(", \"%s\": %d", $i, i + 3);
     print "}}}" }' > "$work/tokenizer.json"
-for model in bert_embed bert mpnet modernbert llama_score gpt2_score; do
+for model in bert_embed bert bert_number mpnet modernbert llama_score gpt2_score; do
     cp -R tests/golden/encoders/$model "$work/$model"
     cp "$work/tokenizer.json" "$work/$model"
 done
@@ -76,7 +76,71 @@ check "pairs: the file of the pooling" grep -q '"pooling_mode_mean_tokens": true
 build/classify --model "$work/vectors" --task embed --predict "$work/lines" > "$work/stdout" 2>&1
 check "pairs: two vectors of 16 numbers" test "$(tr -dc ,\\n < "$work/stdout" | tr '\n' :)" = ,,,,,,,,,,,,,,,:,,,,,,,,,,,,,,,:
 
+# ---- pairs of texts, numbers, and stored matrices ----
+awk 'BEGIN { split("lovely great old new", n); split("terrible awful bad", b)
+    for (i = 0; i < 40; i++)
+        printf("{\"premise\": \"the %s tea\", \"hypothesis\": \"my dog is %s\", \"label\": %d}\n", n[i % 4 + 1],
+            i % 2 ? n[i % 2 + 1] : b[i % 3 + 1], i % 2) }' > "$work/nli.jsonl"
+build/classify --model "$work/bert_embed" $run --data "$work/nli.jsonl" --validation "$work/nli.jsonl" --lr 2e-2 \
+    --epochs 30 --save "$work/b" > "$work/stdout" 2>&1
+check "two texts: $(grep eval "$work/stdout")" right "$work/stdout"
+printf 'the old tea\tmy dog is awful\nthe tea\tmy dog is great\n' > "$work/tabs"
+build/classify --model "$work/b" --predict "$work/tabs" > "$work/stdout" 2>&1
+check "two texts: predictions" test "$(sed 's/, "score".*//' "$work/stdout" | tr -d '\n')" = '{"label": "0"{"label": "1"'
+sed 's/premise/a/; s/hypothesis/b/; s/label/c/' "$work/nli.jsonl" > "$work/abc.jsonl"
+build/classify --model "$work/b" --data "$work/abc.jsonl" --fields text=a,pair=b,label=c --eval > "$work/stdout" 2>&1
+check "--fields: $(grep eval "$work/stdout")" right "$work/stdout"
+# the numbers are transformers' for the tokens of the tokenizers package, cut off at 10 (longest_first)
+printf 'the tea is lovely\ta song\r\nmy old dog is very awful\tthe train was bad\ntea\tmy old dog is very awful and bad\n' > "$work/tabs"
+build/classify --model "$work/bert_number" --task score --length 10 --predict "$work/tabs" > "$work/stdout" 2>&1
+check "numbers of transformers: $(cat "$work/stdout")" awk -F '[:}]' 'BEGIN { split("0.371379939 0.227181592 0.302309009", w, " ") }
+    { d = $2 - w[NR]; bad += d > 2e-7 || d < -2e-7 } END { exit bad || NR != 3 }' "$work/stdout"
+awk 'BEGIN { split("lovely great terrible awful bad", n)
+    for (i = 0; i < 40; i++) printf("{\"text\": \"the tea is %s\", \"label\": %g}\n", n[i % 5 + 1], i % 5 / 4) }' > "$work/numbers.jsonl"
+build/classify --model "$work/bert" --new-head --task score $run --data "$work/numbers.jsonl" --validation "$work/numbers.jsonl" \
+    --lr 1e-2 --epochs 12 --save "$work/b" > "$work/stdout" 2>&1
+check "numbers: $(grep eval "$work/stdout")" grep -q "^eval .*correlation 0.9[5-9]" "$work/stdout"
+build/classify --model "$work/b" --task score --data "$work/numbers.jsonl" --eval > "$work/predicted" 2>&1
+check "numbers: --eval of what was saved" test "$(grep ^eval "$work/predicted")" = "$(grep ^eval "$work/stdout")"
+for store in bf16 int8 int4; do
+    build/classify --model "$work/bert_embed" $texts --method lora --lr 2e-2 --epochs 40 --store $store --save "$work/b" \
+        > "$work/stdout" 2>&1
+    check "--store $store: $(grep eval "$work/stdout")" right "$work/stdout"
+    build/classify --model "$work/bert_embed" --adapter "$work/b" --store $store --data "$work/texts.jsonl" --eval > "$work/predicted" 2>&1
+    check "--store $store: the adapter" test "$(grep ^eval "$work/predicted")" = "$(grep ^eval "$work/stdout")"
+done
+for method in head last; do
+    build/classify --model "$work/bert_embed" $texts --method $method --store bf16 --save "$work/b" > "$work/stdout" 2>&1
+    check "--store bf16: $method" grep -q "^saved" "$work/stdout"
+    build/classify --model "$work/b" --data "$work/texts.jsonl" --eval > "$work/predicted" 2>&1
+    check "--store bf16: $method: --eval of what was saved" test "$(grep ^eval "$work/predicted")" = "$(grep ^eval "$work/stdout")"
+done
+cp -R "$work/bert_number" "$work/lines_of" # its tokenizer takes a line as one word
+sed 's/"normalizer": {[^}]*}, "pre_tokenizer": {[^}]*}/"normalizer": null, "pre_tokenizer": null/' "$work/tokenizer.json" \
+    > "$work/lines_of/tokenizer.json"
+printf 'song\ntea\n' > "$work/song"
+printf 'song\r\ntea\r\n' > "$work/windows"
+build/classify --model "$work/lines_of" --task score --predict "$work/song" > "$work/stdout" 2>&1
+build/classify --model "$work/lines_of" --task score --predict "$work/windows" > "$work/predicted" 2>&1
+check "lines of Windows" sh -c "grep -q score $work/stdout && cmp $work/stdout $work/predicted"
+
 # ---- refused ----
+check "--store with all weights" fails_with 2 "only frozen matrices" build/classify --model "$work/bert_embed" --store int8 \
+    --data "$work/texts.jsonl"
+check "--store with --save" fails_with 2 "give --method lora" build/classify --model "$work/bert_embed" --store int4 \
+    --method head --data "$work/texts.jsonl" --save "$work/b"
+check "--fields" fails_with 2 "where KEY is text, pair or label" build/classify --model "$work/bert_embed" \
+    --data "$work/texts.jsonl" --fields prompt=a
+check "a number for a classifier" fails_with 1 "has 3 classes" build/classify --model "$work/bert" --task score \
+    --predict "$work/lines"
+check "embeddings: too few bytes" fails_with 1 "a smaller --batch" build/classify --model "$work/bert_embed" --task embed \
+    --data "$work/pairs.jsonl" --budget 1000
+cp -R "$work/bert" "$work/words"
+awk '{ for (i = 24; i < 51; i++) more = more ", \"x" i "\": " i; sub(/}}}$/, more "}}}"); print; more = "" }' "$work/tokenizer.json" \
+    > "$work/words/tokenizer.json"
+printf 'the x50\n' > "$work/song"
+check "a tokenizer of another model" fails_with 1 "token 50 (of 51), but the embedding has 48 rows" build/classify \
+    --model "$work/words" --predict "$work/song"
 printf '{"text": "the tea", "label": "good"}\n{"text": "the tea"}\n' > "$work/wrong"
 check "a line without a label" fails_with 1 "wrong:2: .*label" build/classify --model "$work/bert_embed" --data "$work/wrong"
 printf '{"tokens": ["the", "tea"], "tags": ["O", "B-X"]}\n{"tokens": ["the", "tea"], "tags": ["O"]}\n' > "$work/wrong"

@@ -387,7 +387,7 @@ static void write_ragged(void)
 static void test_batches(void)
 {
     dataset d;
-    int64_t lengths[DATASET_MAX_CLASSES];
+    int64_t lengths[LENGTHS_MOST];
     write_ragged();
     CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) == 0, "%s", d.error);
     const int64_t most = dataset_longest(&d);
@@ -398,8 +398,8 @@ static void test_batches(void)
         double real = 0, computed = 0, padded = 0;
         uint64_t same = 0, steps = 0;
         CHECK(dataset_batches_new(&b) == 0 && dataset_batches_new(&other) == 0);
-        const int classes = dataset_classes(&b, DATASET_MAX_CLASSES, lengths);
-        CHECK(classes > 0 && classes <= DATASET_MAX_CLASSES && lengths[classes - 1] == most);
+        const int classes = dataset_classes(&b, LENGTHS_MOST, lengths);
+        CHECK(classes > 0 && classes <= LENGTHS_MOST && lengths[classes - 1] == most);
         for (int i = 1; i < classes; i++)
             CHECK(lengths[i - 1] < lengths[i] && lengths[i - 1] > 0);
         for (uint64_t p = 0, n; p < 3 * rows; p += n, steps++) {
@@ -443,7 +443,7 @@ static void test_many_batches(void)
     static uint32_t seen[5003];
     enum { ROWS = 5003, BATCH = 4 };
     dataset d = { 0 };
-    int64_t lengths[DATASET_MAX_CLASSES];
+    int64_t lengths[LENGTHS_MOST];
     dataset_batches b = { &d, 0, ROWS, BATCH, 5, 900, 0, 0, NULL, NULL };
     uint64_t real = 0, longest = 0, first_epoch = 0;
     d.count = ROWS;
@@ -462,7 +462,7 @@ static void test_many_batches(void)
         }
     }
     CHECK_MSG((double)longest < 1.02 * (double)real && first_epoch > 0, "%g", (double)longest / (double)real);
-    const int classes = dataset_classes(&b, DATASET_MAX_CLASSES, lengths);
+    const int classes = dataset_classes(&b, LENGTHS_MOST, lengths);
     CHECK_MSG(classes > 4 && lengths[classes - 1] == 900, "%d classes", classes);
     dataset_batches_free(&b);
     free(d.examples);

@@ -7,7 +7,7 @@
 #include "gradckpt.h"
 #include "check.h"
 #include "examples/adapters.h"
-#include "examples/schedule.h"
+#include "examples/train.h"
 #include "golden/encoders.h"
 #include "util.h"
 #include <math.h>
@@ -102,11 +102,17 @@ static void build(built *b, int64_t rows)
         return;
     }
     b->result = encoder_logits(&b->m, &t, &b->how);
-    gckpt_tensor *targets = gckpt_input(
-        b->g, "labels", GCKPT_I32, task == MODEL_TAGS ? gckpt_shape2(rows, T) : gckpt_shape1(rows));
-    b->loss.loss = gckpt_cross_entropy(b->result, targets, NULL, 0);
+    const int number = b->m.config.head.labels == 1; /* regression */
+    const gckpt_shape flat = gckpt_shape1(rows);
+    gckpt_tensor *targets = gckpt_input(b->g, "labels", number ? GCKPT_F32 : GCKPT_I32,
+                                        task == MODEL_TAGS ? gckpt_shape2(rows, T) : flat);
+    b->loss.loss = number ? gckpt_mean_squared_error(gckpt_reshape(b->result, flat), targets, NULL)
+                          : gckpt_cross_entropy(b->result, targets, NULL, 0);
     b->loss.weight = 1;
-    feed(b, targets, task == MODEL_TAGS ? encoders_tags : encoders_labels);
+    feed(b, targets,
+         number               ? (const void *)encoders_numbers
+         : task == MODEL_TAGS ? encoders_tags
+                              : encoders_labels);
 }
 
 /* Writes the results of all golden rows to `to`, 0 for tags of padding. Returns their number. */
@@ -237,6 +243,112 @@ static void test_golden(int i)
         CHECK_MSG(off <= 2e-5 && b.m.note[0] == 0, "%s, saved: results are %.3g apart; %s", trained,
                   off, b.m.note);
         close_model(&b);
+    }
+}
+
+/* ---- plans by length (train.h) ---- */
+static int64_t row_length(void *user, int64_t row)
+{
+    (void)user;
+    return encoders_lengths[row];
+}
+
+static int fill_rows(void *user, train_batch *b)
+{
+    const built *m = (const built *)user;
+    const int tags = m->m.config.head.task == MODEL_TAGS;
+    const int64_t L = b->length;
+    for (int64_t i = 0; i < b->n; i++) {
+        const int64_t from = b->rows[i] * T;
+        memcpy((int32_t *)b->values[0] + i * L, ids + from, (size_t)L * 4);
+        ((int32_t *)b->values[1])[i] =
+            (model_has_score(&m->m.config) ? last : encoders_lengths)[b->rows[i]];
+        memcpy((float *)b->values[2] + i * L, mask + from, (size_t)L * 4);
+        memcpy((int32_t *)b->values[3] + i * L, types_of + from, (size_t)L * 4);
+        memcpy((int32_t *)b->values[4] + i * (tags ? L : 1),
+               tags ? encoders_tags + from : encoders_labels + b->rows[i],
+               tags ? (size_t)L * 4 : 4);
+    }
+    return 0;
+}
+
+static void build_rows(train_net *net, void *user)
+{
+    built *b = (built *)user;
+    const encoder_text text = { net->in[0], b->m.config.encoder.types > 1 ? net->in[3] : NULL,
+                                net->in[1], net->in[2] };
+    net->output = encoder_logits(&b->m, &text, &b->how);
+    net->loss = gckpt_cross_entropy(net->output, net->in[4], NULL, 0);
+}
+
+/* Plans by length must give the losses of transformers, and the bits and outputs of one plan. */
+static void test_lengths(int i)
+{
+    static float outputs[2][RESULTS];
+    const char *name = golden_encoders[i].name;
+    char path[96];
+    uint64_t hash = 0;
+    snprintf(path, sizeof path, GOLDEN "%s", name);
+    for (int k = 0; k < 2; k++) {
+        built b;
+        train_run t;
+        train_report r;
+        open_model(&b, path, name, 0);
+        const int64_t by_length = TRAIN_BY_LENGTH, tags = b.m.config.head.task == MODEL_TAGS;
+        const train_data data = { { { "tokens", GCKPT_I32, by_length, NULL },
+                                    { "lengths", GCKPT_I32, 0, NULL },
+                                    { "mask", GCKPT_F32, by_length, NULL },
+                                    { "types", GCKPT_I32, by_length, NULL },
+                                    { "labels", GCKPT_I32, tags ? by_length : 0, NULL } },
+                                  ROWS,
+                                  0 };
+        train_options o = train_defaults(encoders_lr);
+        o.hyper.weight_decay = encoders_decay;
+        o.hyper.clip = encoders_clip;
+        o.plan.batch = ENCODERS_BATCH;
+        o.batch = fill_rows;
+        o.length = row_length;
+        o.lengths = k == 0 ? 1 : 0;
+        o.user = &b;
+        o.print_every = -1;
+        if (!CHECK_MSG(train_begin(&t, b.s, build_rows, &data, &o, &r) == 0, "%s", r.error))
+            return;
+        CHECK_MSG(k == 0 ? t.stage_count == 1 : t.stage_count > 1 && t.stages[0].length < T,
+                  "%d lengths", t.stage_count);
+        for (int step = 0; step < ENCODERS_STEPS; step++) {
+            if (step % 3 == 0) { /* the golden losses are those of the rows in their order */
+                train_next_epoch(&t);
+                for (int row = 0; row < ROWS; row++)
+                    t.order[row] = row;
+            }
+            t.o.hyper.lr = schedule_lr(SCHEDULE_LINEAR, step, 0, ENCODERS_STEPS, encoders_lr, 0);
+            CHECK_MSG(train_tick(&t, 0) > 0, "%s", r.error);
+            double want = golden_encoders[i].losses[step], all = 0;
+            for (int row = 0; row < ROWS && r.step == 0; row++) { /* an epoch ends with its mean */
+                double targets = tags ? 0 : 1;
+                for (int tag = 0; tag < T && tags; tag++)
+                    targets += encoders_tags[row * T + tag] >= 0;
+                want = (row == 0 ? 0 : want) +
+                       golden_encoders[i].losses[step - 2 + row / ENCODERS_BATCH] * targets;
+                all += targets;
+            }
+            want /= r.step == 0 ? all : 1;
+            CHECK_MSG(fabs(r.loss / want - 1) <= 1e-5, "%s: step %d: loss %.9g, not %.9g", name,
+                      step, r.loss, want);
+        }
+        CHECK(train_end(&t) == 0);
+        CHECK_MSG(k == 0 || gckpt_store_hash(b.s) == hash, "%s: other bits", name);
+        hash = gckpt_store_hash(b.s);
+        memset(outputs[k], 0, sizeof outputs[k]);
+        CHECK_MSG(train_predict(b.s, build_rows, &data, &o, outputs[k], &r) == 0, "%s", r.error);
+        CHECK(k == 0 || r.accuracy >= 0);
+        close_model(&b);
+    }
+    const int tags = task_of(name) == MODEL_TAGS, width = (tags ? T : 1) * ENCODERS_LABELS;
+    for (int row = 0; row < ROWS; row++) {
+        const int n = (tags ? encoders_lengths[row] : 1) * ENCODERS_LABELS; /* without padding */
+        CHECK_MSG(memcmp(outputs[0] + row * width, outputs[1] + row * width, (size_t)n * 4) == 0,
+                  "%s: row %d: other outputs", name, row);
     }
 }
 
@@ -522,6 +634,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < CASES; i++) {
         test_padding(i);
         test_adapters(i);
+        if (strstr("bert modernbert mpnet bert_tags llama_score", golden_encoders[i].name) != NULL)
+            test_lengths(i);
     }
     test_details();
     test_buckets();

@@ -412,6 +412,56 @@ static void test_golden(void)
     }
 }
 
+/* Pairs of texts must have the tokens and types of the tokenizers package, also if they are cut off. */
+static void test_pairs(void)
+{
+    json d;
+    bpe b;
+    char folder[64], opened[64] = "";
+    int lines = 0, shortened = 0;
+    FILE *f = fopen(GOLDEN "pairs.jsonl", "rb");
+    json_init(&d, "pairs.jsonl");
+    memset(&b, 0, sizeof b);
+    while (CHECK(f != NULL) && json_read_line(&d, f) > 0) {
+        bpe_tokens t = { 0 };
+        const char *texts[2];
+        size_t sizes[2], second = 0, n = 0;
+        uint32_t at = json_first(&d, json_find(&d, JSON_ROOT, "texts"));
+        for (int i = 0; i < 2; i++, at = json_next(&d, at)) {
+            texts[i] = json_text(&d, at);
+            sizes[i] = json_size(&d, at);
+        }
+        snprintf(folder, sizeof folder, GOLDEN "%s",
+                 json_text(&d, json_find(&d, JSON_ROOT, "tokenizer")));
+        if (strcmp(folder, opened) != 0) {
+            bpe_free(&b);
+            CHECK_MSG(bpe_open(&b, folder) == 0, "%s", b.error);
+            memcpy(opened, folder, sizeof opened);
+        }
+        const size_t most = (size_t)json_int(&d, JSON_ROOT, "most", 0);
+        CHECK_MSG(bpe_encode_pair(&b, texts, sizes, BPE_SPECIALS, most, &t, &second) == 0, "%s",
+                  t.error);
+        uint32_t id = json_first(&d, json_find(&d, JSON_ROOT, "ids"));
+        uint32_t type = json_first(&d, json_find(&d, JSON_ROOT, "types"));
+        for (; id != 0; id = json_next(&d, id), type = json_next(&d, type), n++)
+            CHECK_MSG(n < t.count && t.ids[n] == json_int_of(&d, id) &&
+                          (n >= second) == json_int_of(&d, type),
+                      "pairs.jsonl:%u: token %d", (unsigned)d.line, (int)n);
+        CHECK_MSG(n == t.count, "pairs.jsonl:%u: %d tokens", (unsigned)d.line, (int)t.count);
+        shortened += t.count == most;
+        lines++;
+        if (lines == 1)
+            CHECK(bpe_encode_pair(&b, texts, sizes, 0, 1, &t, &second) == -1 && t.count == n &&
+                  strstr(t.error, "expected no fewer") != NULL);
+        bpe_tokens_free(&t);
+    }
+    CHECK(lines == 98 && shortened > 30);
+    bpe_free(&b);
+    json_free(&d);
+    if (f != NULL)
+        fclose(f);
+}
+
 static void check_refused(int status, bpe *b, const char *error)
 {
     CHECK_MSG(status == -1 && strstr(b->error, error) != NULL, "expected \"%s\", got \"%s\"", error,
@@ -653,7 +703,8 @@ static void test_words(void)
         if (k % 2) /* a word made of the texts of consecutive tokens */
             memcpy(word, b.bytes + b.start[257] + (state >> 16) % 1000, n);
         size_t count = merge_slowly(&b, word, n, slowly);
-        for (int again = 0; again < 2; again++) { /* the second time, a short word comes from the cache */
+        for (int again = 0; again < 2;
+             again++) { /* the second time, a short word comes from the cache */
             t.count = 0;
             CHECK(bpe_encode_word(&b, word, n, &t) == 0 && t.count == count);
             CHECK(memcmp(t.ids, slowly, count * sizeof *slowly) == 0);
@@ -720,7 +771,8 @@ static void test_pieces(void)
     for (int i = 0; i < 6; i++) {
         const bpe_added *special = bpe_find_added(&b, parts[i]);
         CHECK((special != NULL) == (i != 2 && i != 4) && (special == NULL || special->special));
-        CHECK(special != NULL || bpe_encode(&b, parts[i], strlen(parts[i]), BPE_NOT_FIRST, &u) == 0);
+        CHECK(special != NULL ||
+              bpe_encode(&b, parts[i], strlen(parts[i]), BPE_NOT_FIRST, &u) == 0);
         if (special != NULL && bpe_reserve(&u, 1) == 0)
             u.ids[u.count++] = special->id;
     }
@@ -760,7 +812,8 @@ static void test_pieces(void)
     bpe_free(&b);
     CHECK(bpe_open(&b, GOLDEN "qwen2") == 0);
     t.count = 0;
-    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* <think> is not special; both forms of U+00C5 are */
+    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0,
+           &t); /* <think> is not special; both forms of U+00C5 are */
     CHECK(b.special_texts == 2 && t.ids[0] == 423 && bpe_find_added(&b, "\xc3\x85")->id == 129);
     CHECK(bpe_find_added(&b, "e\xcc\x81t")->id == 424 && bpe_find_added(&b, "\xc3\xa9t") == NULL);
     bpe_free(&b);
@@ -1182,7 +1235,8 @@ static void test_bin(void)
         CHECK_MSG(strstr(back.error, "token 2 is 65535, but the vocabulary has 65535"), "%s",
                   back.error);
     }
-    check_bin(bytes, 1024 + 5, "3 tokens, but the file has 1029 bytes: expected 1024 bytes and 2 per token");
+    check_bin(bytes, 1024 + 5,
+              "3 tokens, but the file has 1029 bytes: expected 1024 bytes and 2 per token");
     check_bin(bytes, 1024 + 7, "3 tokens, but the file has 1031 bytes");
     bytes[4] = 7;
     check_bin(bytes, 1024 + 6, "version 7: expected 1");
@@ -1217,8 +1271,8 @@ static void test_bin(void)
 static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
-    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral",
-                                      "gemma",  "bert",  "xlmr",   "t5", "regex" };
+    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral", "gemma",
+                                      "bert",   "xlmr",  "t5",     "regex" };
     char path[64];
     for (int k = 0; k < 9; k++) {
         long n = 0, before = live_blocks;
@@ -1340,6 +1394,7 @@ int main(int argc, char **argv)
     test_json_values();
     test_json_lines();
     test_golden();
+    test_pairs();
     test_vocab();
     test_spm();
     test_space_run();

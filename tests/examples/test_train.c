@@ -687,6 +687,144 @@ static void test_sequences(void)
     gckpt_store_free(s);
 }
 
+/* Rows of 8, 16, 24, .. 40 tokens; many are short. */
+enum { LONGEST = 40 };
+static int64_t length_of(void *user, int64_t row)
+{
+    (void)user;
+    return row % 16 == 15 ? LONGEST : 8 + row % 3 * 8;
+}
+
+static int64_t no_length(void *user, int64_t row)
+{
+    (void)user;
+    return row != 20;
+}
+
+static int fill_words(void *user, train_batch *b)
+{
+    for (int64_t i = 0; i < b->n; i++)
+        for (int64_t t = 0; t < b->length; t++) {
+            const int64_t row = b->rows[i];
+            const int64_t is_padding = t >= length_of(user, row);
+            const int32_t word = (int32_t)((row + t * t) % 7 % WORDS);
+            ((int32_t *)b->values[0])[i * b->length + t] = is_padding ? 0 : word;
+            if (b->values[1] != NULL)
+                ((int32_t *)b->values[1])[i * b->length + t] = is_padding ? -1 : (word + 1) % WORDS;
+        }
+    return 0;
+}
+
+static void next_words(train_net *net, void *user)
+{
+    (void)user;
+    net->output = layers_dense(layers_embed(net->in[0], "wte", WORDS, 8), "head", WORDS);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
+}
+
+/* Trains on rows of different lengths. Returns a hash of the weights, or 0 if training fails. */
+static uint64_t fit_lengths(train_options *o, train_report *r)
+{
+    const train_data data = { { { "tokens", GCKPT_I32, TRAIN_BY_LENGTH, NULL },
+                                { "next", GCKPT_I32, TRAIN_BY_LENGTH, NULL } },
+                              ROWS,
+                              VALID };
+    static float out[ROWS * LONGEST][WORDS];
+    training_log *v = (training_log *)o->user;
+    train_report all;
+    gckpt_store *s = v->store = gckpt_store_new(NULL);
+    v->epochs = 0;
+    v->steps = 0;
+    uint64_t hash = train_fit(s, next_words, &data, o, r) == 0 ? gckpt_store_hash(s) : 0;
+    train_options all_options = *o;
+    all_options.plan.budget = 0; /* a whole batch at once */
+    if (hash != 0 && train_predict(s, next_words, &data, &all_options, out[0], &all) != 0) {
+        memcpy(r->error, all.error, sizeof r->error);
+        hash = 0;
+    }
+    for (int i = 0; hash != 0 && i < ROWS * LONGEST; i++) {
+        const int64_t row = i / LONGEST, t = i % LONGEST;
+        const int64_t word = (row + t * t) % 7 % WORDS, best = (word + 1) % WORDS;
+        if (t < length_of(NULL, row) && r->accuracy >= 1)
+            for (int64_t k = 0; k < WORDS; k++)
+                CHECK(k == best || out[i][k] < out[i][best]);
+    }
+    gckpt_store_free(s);
+    return hash;
+}
+
+static void test_lengths(void)
+{
+    static const char save[] = "build/test_train.lengths";
+    static training_log v;
+    train_options o = options(&v);
+    train_report r, other;
+    train_run t;
+    o.hyper.lr = 5e-2f;
+    o.batch = fill_words;
+    o.length = length_of;
+    const uint64_t hash = fit_lengths(&o, &r);
+    CHECK_MSG(hash != 0 && r.accuracy == 1, "%g: %s", r.accuracy, r.error);
+    o.lengths = 1; /* one plan for the longest rows: the same bits */
+    CHECK(fit_lengths(&o, &other) == hash && same(&r, &other) && other.bytes >= r.bytes);
+    o.lengths = 0;
+    o.plan.budget = 1; /* the least budget of the error is enough for the plans of all lengths */
+    CHECK(fit_lengths(&o, &other) == 0 && strstr(other.error, "at least ") != NULL);
+    const char *least = strstr(other.error, "at least ");
+    o.plan.budget = least != NULL ? (size_t)strtoull(least + 9, NULL, 10) : 0;
+    CHECK_MSG(fit_lengths(&o, &other) == hash && other.bytes <= o.plan.budget, "budget %zu: %s",
+              o.plan.budget, other.error);
+    o.plan.budget = 0;
+    o.save = save; /* a training that ends within an epoch, and resumes */
+    v.stop_at = 11;
+    remove(save);
+    CHECK(fit_lengths(&o, &other) != hash);
+    v.stop_at = 0;
+    CHECK(fit_lengths(&o, &other) == hash && same(&r, &other));
+    remove(save);
+    remove("build/test_train.lengths.best");
+    o.save = NULL;
+
+    const train_data data = { { { "tokens", GCKPT_I32, TRAIN_BY_LENGTH, NULL },
+                                { "next", GCKPT_I32, TRAIN_BY_LENGTH, NULL } },
+                              ROWS,
+                              VALID };
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(train_begin(&t, s, next_words, &data, &o, &other) == 0 && t.stage_count > 2);
+    unsigned char seen[ROWS] = { 0 };
+    int64_t padded = 0, tokens_of_rows = 0;
+    for (int64_t i = 0; i < t.train_rows; i++) {
+        CHECK(t.order[i] < t.train_rows && !seen[t.order[i]]++);
+        tokens_of_rows += length_of(NULL, t.order[i]);
+        const int64_t first = i - i % BATCH;
+        const int64_t n = t.train_rows - first < BATCH ? t.train_rows - first : BATCH;
+        padded += train_stage_for(&t, t.order + first, n)->length;
+    }
+    CHECK_MSG(padded < tokens_of_rows * 3 / 2, "%d tokens are %d with padding", (int)tokens_of_rows,
+              (int)padded);
+    train_end(&t);
+    gckpt_store_free(s);
+
+    o.length = no_length;
+    CHECK(fit_lengths(&o, &r) == 0 && strstr(r.error, "row 20: options.length returned 0"));
+    o.length = NULL;
+    CHECK(fit_lengths(&o, &r) == 0 && strstr(r.error, "\"tokens\" has a width of TRAIN_BY_LENGTH"));
+    o.length = length_of;
+    o.lengths = LENGTHS_MOST + 1;
+    CHECK(fit_lengths(&o, &r) == 0 && strstr(r.error, "lengths 17: allowed is 0 to 16"));
+    o.lengths = 0;
+    o.epochs = 1;
+    for (long n = 1, more = 1; more && n < 51; n++) { /* each allocation fails once */
+        allocations = 0;
+        fail_at = n;
+        more = fit_lengths(&o, &r) == 0;
+        fail_at = 0;
+        CHECK_MSG(more == (strstr(r.error, "out of memory") != NULL), "allocation %ld: %s", n,
+                  r.error);
+        CHECK(live_blocks == 0 && n < 50);
+    }
+}
+
 /* A net that compares the rows of a batch with each other, so that every batch must be whole and cannot be split into
  * micro-batches. */
 static void pairs(train_net *net, void *user)
@@ -853,6 +991,7 @@ int main(void)
     test_refusals();
     test_memory();
     test_sequences();
+    test_lengths();
     test_mixed();
     test_warnings();
     test_shuffle_rows();

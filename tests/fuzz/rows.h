@@ -13,7 +13,7 @@ static void try_rows(const dataset *d, int64_t T, int32_t vocabulary)
     const uint64_t n = dataset_rows(d, T);
     int32_t *rows = (int32_t *)malloc((size_t)(4 * T) * sizeof *rows);
     unsigned char seen[ROWS_MOST] = { 0 };
-    int64_t lengths[DATASET_MAX_CLASSES];
+    int64_t lengths[LENGTHS_MOST];
     must(rows != NULL && n < UINT32_MAX);
     for (uint64_t i = 0; i < n && i < 64; i++) {
         dataset_row(d, i, T, rows, rows + (T << d->pairs));

@@ -57,6 +57,7 @@ MODELS = {  # name: (task, model_type, config)
     "llama_score": (CLASSIFY, "llama", dict(DECODER, tie_word_embeddings=False)),
     "gemma3_score": (CLASSIFY, "gemma3_text", dict(DECODER, head_dim=8, sliding_window=4)),
     "xlm_roberta": (CLASSIFY, "xlm-roberta", dict(BERT, type_vocab_size=1)),
+    "bert_number": (CLASSIFY, "bert", dict(BERT, num_labels=1)),
 }
 random = torch.Generator().manual_seed(20261130)
 
@@ -73,7 +74,7 @@ def make_model(name):
     """Random weights, large enough that logits differ; also for biases and gains."""
     task, kind, differs = MODELS[name]
     labels = {} if task is transformers.AutoModel else dict(num_labels=LABELS)
-    model = task.from_config(transformers.AutoConfig.for_model(kind, **differs, **labels))
+    model = task.from_config(transformers.AutoConfig.for_model(kind, **{**labels, **differs}))
     with torch.no_grad():
         for parameter, p in model.named_parameters():
             is_gain = p.dim() == 1 and parameter.endswith("weight") and kind != "gemma3_text"
@@ -97,7 +98,8 @@ def make_rows():
     tags[~mask] = -100
     tags[:, 0] = -100
     return dict(input_ids=tokens, attention_mask=mask.long(), token_type_ids=types,
-                labels=integers(0, LABELS, ROWS), tags=tags)
+                labels=integers(0, LABELS, ROWS), tags=tags,
+                numbers=(torch.arange(ROWS) * 7 % ROWS).double() / 4)
 
 
 def wide():
@@ -113,12 +115,13 @@ def load_model(path, task):
 
 def batch_of(name, rows, at):
     """The arguments of a model for rows `at`."""
-    task, kind, _ = MODELS[name]
+    task, kind, differs = MODELS[name]
     batch = {key: rows[key][at] for key in ("input_ids", "attention_mask")}
     if kind in ("bert",):
         batch["token_type_ids"] = rows["token_type_ids"][at]
     if task is not transformers.AutoModel:
-        batch["labels"] = rows["tags" if task is TAGS else "labels"][at]
+        batch["labels"] = rows["tags" if task is TAGS else
+                               "numbers" if differs.get("num_labels") == 1 else "labels"][at]
     return batch
 
 
@@ -210,6 +213,7 @@ def main():
                   f"encoders_clip = {CLIP}f, encoders_scale = {SCALE}f;\n")
         for key in ("input_ids", "token_type_ids", "labels", "tags"):
             print_array(out, "int32_t", "encoders_" + key, rows[key].flatten().tolist())
+        print_array(out, "float", "encoders_numbers", rows["numbers"].tolist())
         print_array(out, "int32_t", "encoders_lengths", rows["attention_mask"].sum(1).tolist())
         for name, value in losses.items():
             print_array(out, "double", "encoders_losses_" + name, value)
