@@ -20,8 +20,7 @@
  *
  * The tokens equal those of Hugging Face's fast tokenizers. Text that is not UTF-8 is first
  * converted like Python's bytes.decode("utf-8", errors="replace") (bpe_to_utf8). Encoding n
- * bytes takes O(n log n) time, but up to cubic time if a regular expression has several unlimited
- * repetitions, such as a*a*b. Only one thread may use a tokenizer at a time, as it caches words.
+ * bytes takes O(n log n) time. Only one thread may use a tokenizer at a time, as it caches words.
  *
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
  *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece; Unigram
@@ -1868,6 +1867,7 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
         free(owned);
         return status;
     }
+    bpe_begin_pieces(p);
     while (piece.s < piece.end) {
         const char *s = bpe_piece_start(p, piece.s, piece.end);
         if (s == piece.end)

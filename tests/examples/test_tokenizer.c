@@ -12,7 +12,7 @@
 #define SCRATCH "build/test_tokenizer.tmp"
 #define EIGHTY  "123456789 123456789 123456789 123456789 123456789 123456789 123456789 123456789 "
 #define WIDENS                                                                                     \
-    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                         \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                        \
     "\"content\":\"                              \"}"
 
 /* Writes a copy of the file at `path` to SCRATCH, with the first occurrence of `from` replaced by `to`. */
@@ -320,6 +320,7 @@ static void check_split(json *d, const bpe *b)
     uint32_t text = json_find(d, JSON_ROOT, "text");
     const char *s = json_text(d, text), *end = s + json_size(d, text);
     const bpe_step *p = &b->steps[b->normalizers + json_int(d, JSON_ROOT, "step", 0)];
+    bpe_begin_pieces(p);
     for (uint32_t i = json_first(d, json_find(d, JSON_ROOT, "sizes")); i != 0;
          i = json_next(d, i)) {
         const char *next = s < end ? bpe_piece_end(p, s, end) : s;
@@ -556,6 +557,124 @@ static void test_space_run(void)
     free(text);
 }
 
+/* Returns the end of the match from operation `op` on, by the definition. */
+static const char *match_slowly(const bpe_regex *r, int op, const char *begin, const char *s,
+                                const char *end)
+{
+    const bpe_op *o = &r->ops[op];
+    const char *ends[16], *found = NULL;
+    size_t n = 0, size;
+    switch (o->kind) {
+    case BPE_OP_MATCH: return s;
+    case BPE_OP_JUMP: return match_slowly(r, o->to, begin, s, end);
+    case BPE_OP_START: return s == begin ? match_slowly(r, op + 1, begin, s, end) : NULL;
+    case BPE_OP_END: return s == end ? match_slowly(r, op + 1, begin, s, end) : NULL;
+    case BPE_OP_LOOK:
+        return (bpe_set_at(r, o->set, s, end) > 0) == (o->min > 0)
+                   ? match_slowly(r, op + 1, begin, s, end)
+                   : NULL;
+    case BPE_OP_SPLIT:
+        found = match_slowly(r, op + 1, begin, s, end);
+        return found != NULL || o->to < 0 ? found : match_slowly(r, o->to, begin, s, end);
+    default:
+        for (ends[0] = s; n < o->max && (size = bpe_set_at(r, o->set, s, end)) > 0; s += size)
+            ends[++n] = s + size;
+        for (size_t k = n; found == NULL && k + 1 > o->min && k + 1 > (o->possessive ? n : 0); k--)
+            found = match_slowly(r, op + 1, begin, ends[k], end);
+        return found;
+    }
+}
+
+/* Random expressions: all matches in random texts must be those by the definition. */
+static void test_regex_random(void)
+{
+    static const char *const parts[] = { "a",        "b",           "[ab]",  "[^a]",
+                                         "\xc3\xa4", "[a\xc3\xa4]", "(?!b)", "(?=a)" };
+    static const char *const quantifiers[] = { "",      "",      "*",    "+",  "?", "{2}",
+                                               "{0,2}", "{1,3}", "{2,}", "*+", "++" };
+    static const char *const characters[] = { "a", "b", "a", "b", "\xc3\xa4" };
+    uint32_t random = 1;
+    for (int i = 0; i < 4000; i++) {
+        char expression[256] = "", text[32] = "";
+        const char *error = NULL, *match_end;
+        int groups = 0;
+        for (int k = 0; k < 7; k++) {
+            const uint32_t x = (random = random * 1664525u + 1013904223u) >> 8;
+            const char *part = parts[x % 8];
+            if (x / 8 % 8 == 0 && groups < 2) {
+                strcat(expression, "(");
+                groups++;
+            } else if (x / 8 % 8 == 1 && groups > 0 && expression[strlen(expression) - 1] != '(') {
+                strcat(expression, x / 64 % 2 ? ")?" : ")");
+                groups--;
+            } else if (x / 8 % 8 == 2) {
+                strcat(expression, "|");
+            } else {
+                strcat(expression, part);
+                strcat(expression, part[0] == '(' ? "" : quantifiers[x / 64 % 11]);
+            }
+        }
+        while (groups-- > 0)
+            strcat(expression, ")");
+        for (int k = 0; k < 10; k++)
+            strcat(text, characters[((random = random * 1664525u + 1013904223u) >> 8) % 5]);
+        bpe_regex *r = bpe_regex_new(expression, strlen(expression), &error);
+        if (!CHECK_MSG(r != NULL, "%s: %s", expression, error))
+            continue;
+        const char *end = text + strlen(text);
+        bpe_regex_forget(r);
+        for (const char *s = text; s < end; s = match_end) {
+            const char *match = bpe_regex_find(r, text, s, end, &match_end);
+            for (; s < end; s++) {
+                const char *want =
+                    ((unsigned char)*s & 0xc0) == 0x80 ? NULL : match_slowly(r, 0, text, s, end);
+                if (want == NULL || want == s)
+                    continue;
+                CHECK_MSG(match == s && match_end == want, "%s in %s: %d to %d, not %d to %d",
+                          expression, text, (int)(match - text), (int)(match_end - text),
+                          (int)(s - text), (int)(want - text));
+                break;
+            }
+            CHECK_MSG(s < end || match == end, "%s in %s: a match at %d", expression, text,
+                      (int)(match - text));
+        }
+        free(r);
+    }
+}
+
+/* All matches in a long text together must take a number of steps in proportion to its length. */
+static void test_regex_time(void)
+{
+    static const char *const expressions[] = { "a*a*b",
+                                               "a*b*a*b*c",
+                                               "a+a+a+a+b",
+                                               "(a*c|a*d|a*a*c|a)",
+                                               "[ab]*[ab]*a{2}a*c|b",
+                                               "a*+c|a++b+c",
+                                               "(a+b)?[ab]*a*c",
+                                               "a{0,9}a{0,9}a{0,9}c",
+                                               "[ab]{3,}a?b?a*b*(a|b)?c",
+                                               "(a*|[ab]+)(b+|[ab]*)c",
+                                               "a?b?a?b?a?b?a?b?a?b?a?b?a?b?c" };
+    enum { LONG = 20000 };
+    char *text = malloc(LONG);
+    for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++)
+        for (int period = 1; period < LONG; period *= 20) {
+            const char *error = NULL, *s = text, *match_end;
+            bpe_regex *r = bpe_regex_new(expressions[i], strlen(expressions[i]), &error);
+            if (!CHECK_MSG(r != NULL, "%s: %s", expressions[i], error))
+                continue;
+            for (int k = 0; k < LONG; k++)
+                text[k] = k / period % 2 || period == 1 ? 'a' : 'b';
+            for (bpe_regex_forget(r); s < text + LONG; s = match_end)
+                bpe_regex_find(r, text, s, text + LONG, &match_end);
+            CHECK_MSG(r->steps < (size_t)(LONG * 20) * (size_t)r->op_count, "%s: %.0f steps",
+                      expressions[i], (double)r->steps);
+            free(r);
+        }
+    free(text);
+}
+
 /* Each expression must be refused, with this reason. */
 static void test_regex(void)
 {
@@ -571,9 +690,8 @@ static void test_regex(void)
         { "a{12345}", "a number of more than 4 digits" },
         { "a+?", "two quantifiers in a row" },
         { "a{2}+", "two quantifiers in a row" },
-        { "a*b*c*d", "a sequence with so many quantifiers that a match could take too long" },
-        { "a?b?c?d?e?f?g?h?i?j", "a sequence with so many quantifiers" },
-        { "(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)(m|n)(o|p)(q|r)", "a sequence with so many quantifiers" },
+        { "(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)(m|n)(o|p)(q|r)",
+          "a sequence with so many groups that a match could take too long" },
         { ".", "one of . ^ $ * + ? { in this place" },
         { "+", "one of . ^ $" },
         { "a$", "one of . ^ $" },
@@ -653,7 +771,8 @@ static void test_words(void)
         if (k % 2) /* a word made of the texts of consecutive tokens */
             memcpy(word, b.bytes + b.start[257] + (state >> 16) % 1000, n);
         size_t count = merge_slowly(&b, word, n, slowly);
-        for (int again = 0; again < 2; again++) { /* the second time, a short word comes from the cache */
+        for (int again = 0; again < 2;
+             again++) { /* the second time, a short word comes from the cache */
             t.count = 0;
             CHECK(bpe_encode_word(&b, word, n, &t) == 0 && t.count == count);
             CHECK(memcmp(t.ids, slowly, count * sizeof *slowly) == 0);
@@ -720,7 +839,8 @@ static void test_pieces(void)
     for (int i = 0; i < 6; i++) {
         const bpe_added *special = bpe_find_added(&b, parts[i]);
         CHECK((special != NULL) == (i != 2 && i != 4) && (special == NULL || special->special));
-        CHECK(special != NULL || bpe_encode(&b, parts[i], strlen(parts[i]), BPE_NOT_FIRST, &u) == 0);
+        CHECK(special != NULL ||
+              bpe_encode(&b, parts[i], strlen(parts[i]), BPE_NOT_FIRST, &u) == 0);
         if (special != NULL && bpe_reserve(&u, 1) == 0)
             u.ids[u.count++] = special->id;
     }
@@ -760,7 +880,8 @@ static void test_pieces(void)
     bpe_free(&b);
     CHECK(bpe_open(&b, GOLDEN "qwen2") == 0);
     t.count = 0;
-    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0, &t); /* <think> is not special; both forms of U+00C5 are */
+    encode(&b, "<think>A\xcc\x8a\xe2\x84\xab", 0,
+           &t); /* <think> is not special; both forms of U+00C5 are */
     CHECK(b.special_texts == 2 && t.ids[0] == 423 && bpe_find_added(&b, "\xc3\x85")->id == 129);
     CHECK(bpe_find_added(&b, "e\xcc\x81t")->id == 424 && bpe_find_added(&b, "\xc3\xa9t") == NULL);
     bpe_free(&b);
@@ -1182,7 +1303,8 @@ static void test_bin(void)
         CHECK_MSG(strstr(back.error, "token 2 is 65535, but the vocabulary has 65535"), "%s",
                   back.error);
     }
-    check_bin(bytes, 1024 + 5, "3 tokens, but the file has 1029 bytes: expected 1024 bytes and 2 per token");
+    check_bin(bytes, 1024 + 5,
+              "3 tokens, but the file has 1029 bytes: expected 1024 bytes and 2 per token");
     check_bin(bytes, 1024 + 7, "3 tokens, but the file has 1031 bytes");
     bytes[4] = 7;
     check_bin(bytes, 1024 + 6, "version 7: expected 1");
@@ -1217,8 +1339,8 @@ static void test_bin(void)
 static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
-    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral",
-                                      "gemma",  "bert",  "xlmr",   "t5", "regex" };
+    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral", "gemma",
+                                      "bert",   "xlmr",  "t5",     "regex" };
     char path[64];
     for (int k = 0; k < 9; k++) {
         long n = 0, before = live_blocks;
@@ -1344,6 +1466,8 @@ int main(int argc, char **argv)
     test_spm();
     test_space_run();
     test_regex();
+    test_regex_random();
+    test_regex_time();
     test_words();
     test_pieces();
     test_spaces();
