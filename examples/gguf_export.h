@@ -250,17 +250,33 @@ static inline int gguf_has_same_regex(const bpe_regex *a, const bpe_regex *b)
            memcmp(a->ranges, b->ranges, (size_t)a->range_count * sizeof *a->ranges) == 0;
 }
 
+/* Returns the first step from number i on that can change or split a text. Gemma's tokenizers split
+ * after spaces, of which the last normalizer has left none. */
+static inline int gguf_next_step(const bpe *b, int i)
+{
+    const bpe_step *last = b->normalizers > 0 ? &b->steps[b->normalizers - 1] : NULL;
+    const int replaces = last != NULL && last->kind == BPE_REPLACE && last->regex == NULL &&
+                         memchr(last->to, last->from[0], last->to_size) == NULL;
+    while (replaces && i >= b->normalizers && i < b->step_count &&
+           b->steps[i].kind == BPE_SPLIT_AFTER && b->steps[i].from_size == last->from_size &&
+           memcmp(b->steps[i].from, last->from, last->from_size) == 0)
+        i++;
+    return i;
+}
+
 /* Returns whether two tokenizers change and split texts in the same way. */
 static inline int gguf_has_same_steps(const bpe *a, const bpe *b)
 {
-    int same = a->step_count == b->step_count && a->normalizers == b->normalizers;
-    for (int i = 0; i < a->step_count && same; i++) {
-        const bpe_step *p = &a->steps[i], *q = &b->steps[i];
+    int same = a->normalizers == b->normalizers, i = 0, k = 0;
+    while (same && i < a->step_count && k < b->step_count) {
+        const bpe_step *p = &a->steps[i], *q = &b->steps[k];
         same = p->kind == q->kind && p->when == q->when && p->from_size == q->from_size &&
                p->to_size == q->to_size && memcmp(p->from, q->from, p->from_size) == 0 &&
                memcmp(p->to, q->to, p->to_size) == 0 && gguf_has_same_regex(p->regex, q->regex);
+        i = gguf_next_step(a, i + 1);
+        k = gguf_next_step(b, k + 1);
     }
-    return same;
+    return same && i == a->step_count && k == b->step_count;
 }
 
 /* Returns the rule with which tokenizer.ggml.pre describes how b splits texts, or NULL if none
@@ -293,18 +309,30 @@ static inline int gguf_token_type(const bpe *b, int32_t id)
 {
     const bpe_added *a = gguf_added_of(b, id);
     const char *name = id < b->count ? b->names + b->name_start[id] : "";
-    return id >= b->count                       ? BPE_TOKEN_UNUSED
-           : !b->byte_level && id == b->unknown ? BPE_TOKEN_UNKNOWN
-           : a != NULL                          ? (a->special ? BPE_TOKEN_CONTROL : BPE_TOKEN_USER)
+    return id >= b->count                                                    ? BPE_TOKEN_UNUSED
+           : !b->byte_level && b->model != BPE_WORDPIECE && id == b->unknown ? BPE_TOKEN_UNKNOWN
+           : a != NULL ? (a->special ? BPE_TOKEN_CONTROL : BPE_TOKEN_USER)
            : !b->byte_level && bpe_fallback_of(name, b->name_start[id + 1] - b->name_start[id]) >= 0
                ? BPE_TOKEN_BYTE
                : BPE_TOKEN_NORMAL;
 }
 
+/* Returns the kind of a tokenizer, for tokenizer.ggml.model. */
+static inline gguf_kind gguf_kind_of(const gguf_architecture *a, const bpe *b)
+{
+    return b->model == BPE_WORDPIECE                 ? GGUF_BERT
+           : b->model == BPE_UNIGRAM                 ? GGUF_T5
+           : b->byte_level                           ? GGUF_GPT2
+           : a != NULL && !strcmp(a->name, "gemma4") ? GGUF_GEMMA4
+                                                     : GGUF_LLAMA;
+}
+
 /* Writes the text of a token to `to`, which has space for `size` bytes, as GGUF has it: in a
- * byte-level vocabulary, characters stand for bytes; in others, added tokens have spaces. Returns its
- * size in bytes. */
-static inline size_t gguf_token_name(const bpe *b, int32_t id, char *to, size_t size)
+ * byte-level vocabulary, characters stand for bytes; in WordPiece, U+2581 is before a token that
+ * begins a word, and others have no ##; in that of the kind llama, added tokens have spaces.
+ * Returns its size in bytes. */
+static inline size_t gguf_token_name(const bpe *b, gguf_kind kind, int32_t id, char *to,
+                                     size_t size)
 {
     const bpe_added *a = gguf_added_of(b, id);
     if (id >= b->count)
@@ -317,12 +345,25 @@ static inline size_t gguf_token_name(const bpe *b, int32_t id, char *to, size_t 
             at += (size_t)json_put_utf8(to + at, bpe_character_of((unsigned char)name[i]));
         return at;
     }
-    if (a != NULL && !a->special && !b->byte_level) {
+    if (kind == GGUF_BERT && (a == NULL || !a->special)) {
+        const int continues = n >= 2 && memcmp(name, "##", 2) == 0;
+        memcpy(to, BPE_SPACE, 3);
+        memcpy(to + (continues ? 0 : 3), name + 2 * continues, n - 2 * (size_t)continues);
+        return continues ? n - 2 : n + 3;
+    }
+    if (a != NULL && !a->special && kind == GGUF_LLAMA) {
         bpe_step spaces = { BPE_REPLACE, BPE_SPACE, " ", 3, 1, BPE_NEVER, NULL };
         return bpe_put_replaced(&spaces, name, n, to);
     }
     memcpy(to, name, n);
     return n;
+}
+
+/* Returns whether a token is in the vocabulary of the model, and not only an added token. */
+static inline int gguf_in_vocabulary(const bpe *b, int32_t id)
+{
+    return id < b->count && *bpe_id_slot(b, b->names + b->name_start[id],
+                                         b->name_start[id + 1] - b->name_start[id]) == id;
 }
 
 static inline int gguf_rank_order(const void *a, const void *b)
@@ -337,7 +378,7 @@ static inline const bpe_merge **gguf_sort_merges(const bpe *b, size_t *count)
 {
     const bpe_merge **all = (const bpe_merge **)malloc(((size_t)b->merge_mask + 2) * sizeof *all);
     *count = 0;
-    for (uint32_t i = 0; all != NULL && i <= b->merge_mask; i++)
+    for (uint32_t i = 0; all != NULL && b->merges != NULL && i <= b->merge_mask; i++)
         if (b->merges[i].pair != BPE_NO_PAIR)
             all[(*count)++] = &b->merges[i];
     if (*count > 0)
@@ -382,17 +423,36 @@ static inline int gguf_export_scores(gguf_exporter *x, int32_t tokens)
     return failed ? model_fail(x->e->model, "out of memory for scores of tokens") : 0;
 }
 
-/* Writes the merges of a byte-level vocabulary, "first second". */
+/* Writes the scores of a Unigram model, and the map of its normalizer. */
+static inline void gguf_export_unigram(gguf_exporter *x, int32_t tokens)
+{
+    const bpe *b = x->e->tokenizer;
+    const bpe_charsmap *m = &b->map;
+    gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("scores"), 0), GGUF_F32, (uint64_t)tokens);
+    for (int32_t i = 0; i < tokens; i++)
+        gguf_put_float(&x->w, gguf_in_vocabulary(b, i) ? (float)b->scores[i] : 0);
+    if (m->units == NULL)
+        return;
+    gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("precompiled_charsmap"), 0), GGUF_U8,
+                   4 + 4 * m->count + m->size);
+    gguf_put(&x->w, 4 * m->count, 4);
+    for (size_t i = 0; i < m->count; i++)
+        gguf_put(&x->w, m->units[i], 4);
+    gguf_put_bytes(&x->w, m->texts, m->size);
+}
+
+/* Writes merges, "first second". */
 static inline int gguf_export_merges(gguf_exporter *x, char *name, size_t size)
 {
     const bpe *b = x->e->tokenizer;
+    const gguf_kind kind = gguf_kind_of(x->a, b);
     size_t count = 0;
     const bpe_merge **all = gguf_sort_merges(b, &count);
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("merges"), 0), GGUF_STRING, count);
     for (size_t i = 0; i < count; i++) {
-        size_t n = gguf_token_name(b, (int32_t)(all[i]->pair >> 32), name, size);
+        size_t n = gguf_token_name(b, kind, (int32_t)(all[i]->pair >> 32), name, size);
         name[n++] = ' ';
-        n += gguf_token_name(b, (int32_t)(uint32_t)all[i]->pair, name + n, size - n);
+        n += gguf_token_name(b, kind, (int32_t)(uint32_t)all[i]->pair, name + n, size - n);
         gguf_put_string(&x->w, name, n);
     }
     free(all);
@@ -404,6 +464,7 @@ static inline int gguf_export_merges(gguf_exporter *x, char *name, size_t size)
 static inline int gguf_export_tokens(gguf_exporter *x)
 {
     const bpe *b = x->e->tokenizer;
+    const gguf_kind kind = gguf_kind_of(x->a, b);
     const int64_t most = x->e->model->config.vocabulary;
     const int32_t tokens = most > b->count ? (int32_t)most : b->count;
     size_t longest = 32;
@@ -416,15 +477,19 @@ static inline int gguf_export_tokens(gguf_exporter *x)
         return model_fail(x->e->model, "out of memory for tokens");
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("tokens"), 0), GGUF_STRING, (uint64_t)tokens);
     for (int32_t i = 0; i < tokens; i++) {
-        const size_t n = gguf_token_name(b, i, name, 8 * longest + 16);
+        const size_t n = gguf_token_name(b, kind, i, name, 8 * longest + 16);
         gguf_put_string(&x->w, name, n);
     }
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("token_type"), 0), GGUF_I32,
                    (uint64_t)tokens);
     for (int32_t i = 0; i < tokens; i++)
         gguf_put(&x->w, (uint64_t)gguf_token_type(b, i), 4);
-    const int failed = b->byte_level ? gguf_export_merges(x, name, 8 * longest + 16)
-                                     : gguf_export_scores(x, tokens);
+    const int failed = kind == GGUF_GPT2 || kind == GGUF_GEMMA4
+                           ? gguf_export_merges(x, name, 8 * longest + 16)
+                       : kind == GGUF_LLAMA ? gguf_export_scores(x, tokens)
+                                            : 0;
+    if (kind == GGUF_T5)
+        gguf_export_unigram(x, tokens);
     free(name);
     return failed;
 }
@@ -435,19 +500,36 @@ static inline void gguf_export_ids(gguf_exporter *x)
     static const char *const ends[] = { GGUF_KEY("eos_token_id"), GGUF_KEY("eot_token_id"),
                                         GGUF_KEY("eom_token_id") };
     const bpe *b = x->e->tokenizer;
-    int spaces = 0;
-    for (int i = 0; i < b->step_count; i++)
-        spaces |= b->steps[i].kind == BPE_PREPEND ||
-                  (b->steps[i].kind == BPE_METASPACE && b->steps[i].when != BPE_NEVER);
+    int spaces = 0, strips = 0, lower = 0, accents = 0;
+    for (int i = 0; i < b->step_count; i++) {
+        const bpe_step *p = &b->steps[i];
+        spaces |= p->kind == BPE_PREPEND || (p->kind == BPE_METASPACE && p->when != BPE_NEVER);
+        strips |= p->kind == BPE_WHITESPACE || (p->kind == BPE_REPLACE && p->regex != NULL);
+        lower |= p->kind == BPE_LOWER;
+        accents |= p->kind == BPE_ACCENTS;
+    }
+    const int bert = b->model == BPE_WORDPIECE, unigram = b->model == BPE_UNIGRAM;
     if (b->prefix_count > 0)
         gguf_put_int(&x->w, gguf_export_key(x, GGUF_KEY("bos_token_id"), 0), b->prefix[0]);
-    for (int i = 0; i < 3 && x->e->stops[i] >= 0; i++)
+    if (b->suffix_count > 0 && (bert || unigram)) /* ends a text, not an answer */
+        gguf_put_int(&x->w, gguf_export_key(x, bert ? GGUF_KEY("seperator_token_id") : ends[0], 0),
+                     b->suffix[0]);
+    for (int i = unigram && b->suffix_count > 0; i < 3 && x->e->stops[i] >= 0; i++)
         gguf_put_int(&x->w, gguf_export_key(x, ends[i], 0), x->e->stops[i]);
     if (b->unknown >= 0)
         gguf_put_int(&x->w, gguf_export_key(x, GGUF_KEY("unknown_token_id"), 0), b->unknown);
     gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_bos_token"), 0), b->prefix_count > 0);
-    gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_eos_token"), 0), b->suffix_count > 0);
-    gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_space_prefix"), 0), spaces);
+    gguf_put_bool(
+        &x->w, gguf_export_key(x, bert ? GGUF_KEY("add_sep_token") : GGUF_KEY("add_eos_token"), 0),
+        b->suffix_count > 0);
+    if (!bert)
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_space_prefix"), 0), spaces);
+    if (unigram)
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("remove_extra_whitespaces"), 0), strips);
+    if (bert) {
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("normalizer.lowercase"), 0), lower);
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("normalizer.strip_accents"), 0), accents);
+    }
 }
 
 /* Writes the chat template of the model's folder, if it has one. */
@@ -522,7 +604,8 @@ static inline int gguf_export_tokenizer(gguf_exporter *x)
     const gguf_pre *pre = gguf_pre_of(b);
     if (gguf_is_file(x->e->source))
         return gguf_copy_tokenizer(x);
-    gguf_put_key(&x->w, gguf_export_key(x, GGUF_KEY("model"), 0), b->byte_level ? "gpt2" : "llama");
+    gguf_put_key(&x->w, gguf_export_key(x, GGUF_KEY("model"), 0),
+                 gguf_kinds[gguf_kind_of(x->a, b)]);
     if (b->byte_level)
         gguf_put_key(&x->w, gguf_export_key(x, GGUF_KEY("pre"), 0), pre->name);
     else
@@ -747,12 +830,19 @@ static inline const char *gguf_tokenizer_difference(const bpe *a, const bpe *b)
 {
     size_t n = 0, k = 0;
     const bpe_merge **p = gguf_sort_merges(a, &n), **q = gguf_sort_merges(b, &k);
-    int merges = p == NULL || q == NULL || n != k;
+    int merges = p == NULL || q == NULL || n != k, scores = 0;
     for (size_t i = 0; i < n && !merges; i++)
         merges = p[i]->pair != q[i]->pair || p[i]->id != q[i]->id;
     free(p);
     free(q);
-    return a->count != b->count || a->unknown != b->unknown ||
+    for (int32_t i = 0; a->model == BPE_UNIGRAM && b->model == BPE_UNIGRAM && i < a->count; i++)
+        scores |= i >= b->count || gguf_in_vocabulary(a, i) != gguf_in_vocabulary(b, i) ||
+                  (gguf_in_vocabulary(a, i) && !gguf_is_near(a->scores[i], b->scores[i]));
+    return a->model != b->model || a->byte_fallback != b->byte_fallback ||
+                   a->most_characters != b->most_characters ||
+                   a->continuing_size != b->continuing_size
+               ? "model"
+           : a->count != b->count || a->unknown != b->unknown ||
                    memcmp(a->name_start, b->name_start,
                           ((size_t)a->count + 1) * sizeof *a->name_start) != 0 ||
                    memcmp(a->names, b->names, a->name_start[a->count]) != 0
@@ -763,6 +853,7 @@ static inline const char *gguf_tokenizer_difference(const bpe *a, const bpe *b)
                    memcmp(a->prefix, b->prefix, (size_t)a->prefix_count * sizeof *a->prefix) != 0
                ? "tokens around a text"
            : merges ? "merges"
+           : scores ? "scores"
                     : NULL;
 }
 

@@ -304,6 +304,18 @@ static inline void bpe_list_spaces(bpe_list *v, int prefix, const char *before)
     json_add_text(&v->out, "]},\n");
 }
 
+/* Writes the vocabulary of a model, an object. */
+static inline void bpe_list_vocabulary(bpe_list *v)
+{
+    for (int32_t i = 0; i < v->base; i++) {
+        json_add_text(&v->out, i > 0 ? ",\n" : "{");
+        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
+        json_add_text(&v->out, ":");
+        json_add_int(&v->out, i);
+    }
+    json_add_text(&v->out, v->base > 0 ? "}" : "{}");
+}
+
 /* Writes a BPE model up to its merges. unk: the id of the unknown token, or -1. */
 static inline void bpe_list_bpe(bpe_list *v, int32_t unk, int byte_fallback, int ignore_merges)
 {
@@ -316,14 +328,9 @@ static inline void bpe_list_bpe(bpe_list *v, int32_t unk, int byte_fallback, int
                   ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
     json_add_text(&v->out, unk >= 0 ? "true,\"byte_fallback\":" : "false,\"byte_fallback\":");
     json_add_text(&v->out, byte_fallback ? "true,\"ignore_merges\":" : "false,\"ignore_merges\":");
-    json_add_text(&v->out, ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
-    for (int32_t i = 0; i < v->base; i++) {
-        json_add_text(&v->out, i > 0 ? ",\n" : "");
-        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
-        json_add_text(&v->out, ":");
-        json_add_int(&v->out, i);
-    }
-    json_add_text(&v->out, "},\n\"merges\":[");
+    json_add_text(&v->out, ignore_merges ? "true,\n\"vocab\":" : "false,\n\"vocab\":");
+    bpe_list_vocabulary(v);
+    json_add_text(&v->out, ",\n\"merges\":[");
 }
 
 /* ---- tokenizer.model --------------------------------------------------------------------------- */
@@ -376,6 +383,9 @@ typedef struct {
     int prefix, strips,
         escapes;        /* add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces */
     bpe_proto charsmap; /* the precompiled_charsmap */
+    /* if nonzero, texts are split at white space, and U+2581 is put before each word, as in Hugging
+     * Face's files of XLM-RoBERTa; `prefix` and `strips` are then not used */
+    int words;
 } bpe_spm;
 
 /* Reads the settings of the trainer (field 2 of the file) and the normalizer (field 3). */
@@ -499,6 +509,8 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
 {
     bpe_list *v = &m->list;
     json_buffer before = { NULL, 0, 0, 0 };
+    static const char space[] = "{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
+                                "\",\"prepend_scheme\":\"always\",\"split\":true}";
     json_add_text(&v->out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     bpe_list_added(v);
     if (begins || ends)
@@ -506,15 +518,27 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
     if (m->charsmap.s < m->charsmap.end) {
         json_add_text(&before, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
         bpe_add_base64(&before, m->charsmap.s, (size_t)(m->charsmap.end - m->charsmap.s));
-        json_add_text(&before, "\"},");
+        json_add_text(&before, m->words ? "\"}" : "\"},");
     }
-    if (m->strips)
+    if (m->strips && !m->words)
         /* in this order, since the time of the second search grows with the square of a run of spaces */
-        json_add_text(&before, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":"
-                               "\" \"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
-                               "\"\\\\A +| +\\\\z\"},\"content\":\"\"},");
+        json_add_text(&before,
+                      "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":"
+                      "\" \"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+                      "\"\\\\A +| +\\\\z\"},\"content\":\"\"},");
     v->out.failed |= before.failed;
-    bpe_list_spaces(v, m->prefix, before.text != NULL ? before.text : "");
+    if (m->words) {
+        json_add_text(&v->out, "\"normalizer\":");
+        json_add_text(&v->out, before.text != NULL ? before.text : "null");
+        json_add_text(&v->out, ",\n\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                               "{\"type\":\"WhitespaceSplit\"},");
+        json_add_text(&v->out, space);
+        json_add_text(&v->out, "]},\n\"decoder\":");
+        json_add_text(&v->out, space);
+        json_add_text(&v->out, ",\n");
+    } else {
+        bpe_list_spaces(v, m->prefix, before.text != NULL ? before.text : "");
+    }
     free(before.text);
     if (m->unigram) {
         char number[40];
@@ -522,7 +546,7 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
         json_add_int(&v->out, v->unk);
         json_add_text(&v->out, m->byte_fallback ? ",\"byte_fallback\":true,\n\"vocab\":["
                                                 : ",\"byte_fallback\":false,\n\"vocab\":[");
-        for (int32_t i = 0; i < v->count; i++) {
+        for (int32_t i = 0; i < v->base; i++) {
             json_add_text(&v->out, i > 0 ? ",\n[" : "[");
             json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
             snprintf(number, sizeof number, ",%.17g]", v->tokens[i].score);

@@ -792,6 +792,49 @@ static void test_exported_decoders(void)
     gckpt_store_free(logits);
 }
 
+/* Tokenizers of each kind come back with the same model, of any architecture; those whose rules no key expresses are
+ * refused. */
+static void test_exported_tokenizers(void)
+{
+    static const struct {
+        const char *model, *tokenizer, *kind, *refused;
+    } cases[] = {
+        { "gpt2/model", "bert", "bert", NULL },
+        { "gpt2/model", "cased", NULL, "model of the tokenizer" },
+        { "gpt2/model", "xlmr", "t5", NULL },
+        { "gpt2/model", "t5", NULL, "rule that splits texts" },
+        { "gpt2/model", "spm_unigram", NULL, "rule that splits texts" },
+        { "decoders/gemma4_big", "gemma", "gemma4", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char folder[96], tokenizer[96];
+        model_any m;
+        bpe b, c;
+        gguf g;
+        snprintf(folder, sizeof folder, "tests/golden/%s", cases[i].model);
+        snprintf(tokenizer, sizeof tokenizer, "tests/golden/tokenizer/%s", cases[i].tokenizer);
+        gckpt_store *s = tuning_load(&m, folder, NULL);
+        CHECK_MSG(bpe_open(&b, tokenizer) == 0, "%s", b.error);
+        gguf_export e = { &m, s, &b, folder, GGUF_T_F16, m.config.eos };
+        const int failed = gguf_export_model(&e, in_folder("exported.gguf"));
+        CHECK_MSG(cases[i].refused == NULL ? failed == 0
+                                           : failed && strstr(m.error, cases[i].refused) != NULL,
+                  "%s: %s", tokenizer, m.error);
+        if (!failed && CHECK_MSG(gguf_open(&g, path) == 0, "%s", g.error)) {
+            size_t size;
+            CHECK(strcmp(gguf_text(&g, "tokenizer.ggml.model", &size), cases[i].kind) == 0);
+            CHECK_MSG(gguf_tokenizer(&g, &c) == 0, "%s", g.error);
+            const char *difference = gguf_tokenizer_difference(&b, &c);
+            CHECK_MSG(difference == NULL, "%s: %s", tokenizer, difference);
+            gguf_close(&g);
+            bpe_free(&c);
+        }
+        gckpt_store_free(s);
+        bpe_free(&b);
+        model_close(&m);
+    }
+}
+
 /* A model read from a GGUF file, saved as a folder and loaded again must be the same model. */
 static void test_saved_as_folder(void)
 {
@@ -1207,6 +1250,7 @@ int main(int argc, char **argv)
     test_exported();
     test_exported_q8_0();
     test_exported_decoders();
+    test_exported_tokenizers();
     test_saved_as_folder();
     test_golden_adapter();
     test_adapters();
