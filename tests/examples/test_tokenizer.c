@@ -389,9 +389,10 @@ static void check_folder(const char *folder)
 
 static void test_golden(void)
 {
-    static const char *const families[] = { "llama3", "qwen2", "smollm2", "llama2", "mistral",
-                                            "gemma",  "odd",   "prefix",  "bert",   "cased",
-                                            "xlmr",   "t5",    "regex",   "spm",    "spm_unigram" };
+    static const char *const families[] = { "llama3",  "qwen2", "smollm2",     "llama2",
+                                            "mistral", "gemma", "odd",         "prefix",
+                                            "bert",    "cased", "xlmr",        "t5",
+                                            "regex",   "spm",   "spm_unigram", "tekken" };
     bpe b, files;
     char path[64];
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
@@ -673,6 +674,46 @@ static void test_regex_time(void)
             free(r);
         }
     free(text);
+}
+
+/* A wrong tekken.json must be refused; one that lists special tokens has their names. */
+static void test_tekken(void)
+{
+    static const char path[] = GOLDEN "tekken/tekken.json";
+    static const char *const refused[][3] = {
+        { "\"default_vocab_size\": 486", "\"default_vocab_size\": 30",
+          "default_vocab_size 30, default_num_special" },
+        { "\"default_vocab_size\": 486", "\"default_vocab_size\": 4860",
+          "expected special tokens, and as many" },
+        { "\"default_num_special_tokens\": 30", "\"default_num_special_tokens\": 0",
+          "expected special tokens" },
+        { "\"pattern\": \"", "\"pattern\": \"(?", "the regular expression \"(?[^" },
+        { "\"rank\": 7,", "\"rank\": 8,", "rank: expected ranks from 0 on, in order" },
+        { "\"AQ==\"", "\"*Q==\"", "token_bytes: expected 1 to 1024 bytes in base64" },
+        { "\"AQ==\"", "\"\"", "token_bytes: expected 1 to 1024 bytes in base64" },
+        { "\"AQ==\"", "\"AA==\"", "tokens 30 and 31 are equal" },
+        { "\"token_bytes\": \"AQ==\"", "\"token\": \"AQ==\"",
+          "an object with the key token_bytes (a string)" },
+        { "\"vocab\"", "\"special_tokens\": [{\"rank\": 1, \"token_str\": \"<a>\"}], \"vocab\"",
+          "rank: expected ranks from 0 on, in order" },
+        { "\"vocab\"", "\"special_tokens\": [{\"rank\": 0}], \"vocab\"",
+          "with the key token_str (a string)" },
+    };
+    bpe b;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        put_edited(path, refused[i][0], refused[i][1]);
+        check_refused(bpe_read_tekken(&b, SCRATCH), &b, refused[i][2]);
+    }
+    put_edited(path, "\"vocab\"",
+               "\"special_tokens\": [{\"rank\": 0, \"token_str\": \"<begin>\"}, {\"rank\": 1, "
+               "\"token_str\": \"[END]\"}], \"vocab\"");
+    CHECK_MSG(bpe_read_tekken(&b, SCRATCH) == 0 && b.count == 486, "%s", b.error);
+    CHECK(bpe_find_added(&b, "[END]")->id == 1 && bpe_find_added(&b, "<SPECIAL_2>")->id == 2 &&
+          bpe_find_added(&b, "<s>") == NULL && b.prefix_count == 0);
+    bpe_free(&b);
+    CHECK(bpe_read_tekken(&b, path) == 0 && bpe_find_added(&b, "[TOOL_CONTENT]")->id == 19 &&
+          bpe_find_added(&b, "<SPECIAL_29>")->id == 29 && b.prefix_count == 1 && b.prefix[0] == 1);
+    bpe_free(&b);
 }
 
 /* Each expression must be refused, with this reason. */
@@ -1223,7 +1264,7 @@ static void test_refusals(void)
     remove(SCRATCH "d/vocab.json");
     remove(SCRATCH "d/merges.txt");
     put_file(SCRATCH "d/tekken.json", "{}", 2);
-    check_refused(bpe_open(&b, SCRATCH "d"), &b, "; tekken.json, Mistral's own, is not read: ");
+    check_refused(bpe_open(&b, SCRATCH "d"), &b, "d/tekken.json:1: expected an object with the key config");
     put_file(SCRATCH "d/tokenizer.model", "\n", 1);
     check_refused(bpe_open(&b, SCRATCH "d"), &b,
                   "it is not a SentencePiece model, or it is cut off");
@@ -1376,7 +1417,7 @@ static void test_family_allocations(void)
 /* Runs every function that allocates, with allocation number 1, 2, .. failing, until no allocation fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, VOCAB, SPM, SPM2, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
+    enum { JSON, FILES, VOCAB, SPM, SPM2, TEKKEN, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
         texts[0][i + 3] = " the"[i % 4]; /* short words, which the tokenizer caches */
@@ -1408,6 +1449,7 @@ static void test_allocations(void)
                                             what == SPM ? GOLDEN "spm/tokenizer.model"
                                                         : GOLDEN "spm_unigram/tokenizer.model",
                                             SCRATCH ".config")
+                         : what == TEKKEN ? bpe_read_tekken(&b, GOLDEN "tekken/tekken.json")
                          : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
                                        : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
@@ -1465,6 +1507,7 @@ int main(int argc, char **argv)
     test_vocab();
     test_spm();
     test_space_run();
+    test_tekken();
     test_regex();
     test_regex_random();
     test_regex_time();
