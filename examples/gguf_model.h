@@ -793,7 +793,7 @@ static inline int gguf_layer_slides(gguf_reader *r, int64_t layer)
 }
 
 /* Writes keys that only Gemma 4 has: sizes that differ by layer, layers that share keys, and the
- * layers' further inputs. A layer with full attention and keys of its own but no values uses its
+ * layers' further inputs. A layer with full attention that computes keys, but no values, uses its
  * keys as values. */
 static inline void gguf_print_gemma4(gguf_reader *r)
 {

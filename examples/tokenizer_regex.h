@@ -158,7 +158,7 @@ typedef struct {
     const char *low, *at, *high;
 } bpe_regex_point;
 
-/* Sets *op and *s to what is tried next after a failure. Returns 0 if nothing is left. */
+/* After a failure, sets *op and *s to the next operation and place to try. Returns 0 if none is left. */
 static inline int bpe_regex_back(bpe_regex *r, bpe_regex_point *points, int *depth, int *op,
                                  const char **s)
 {

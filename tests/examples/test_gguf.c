@@ -741,6 +741,42 @@ static void test_exported_q8_0(void)
     model_close(&m);
 }
 
+/* Checks that a file has the architecture's keys that another one, of the converter, has, with the same values. Sizes may be
+ * arrays instead, and keys of scaled positions may be missing if their type is none. */
+static void same_keys(const char *one, const char *other)
+{
+    gguf have, want;
+    CHECK_MSG(gguf_open(&have, one) == 0, "%s", have.error);
+    CHECK_MSG(gguf_open(&want, other) == 0, "%s", want.error);
+    const char *architecture = gguf_text(&want, "general.architecture", NULL);
+    char scaling[64];
+    snprintf(scaling, sizeof scaling, "%s.rope.scaling.type", architecture);
+    const char *type = gguf_text(&want, scaling, NULL);
+    const int none = type != NULL && strcmp(type, "none") == 0;
+    /* without this key, llama.cpp caps the logits */
+    CHECK(strcmp(architecture, "gemma4") != 0 ||
+          gguf_find(&have, "gemma4.final_logit_softcapping") != NULL);
+    for (size_t i = 0; i < want.key_count; i++) {
+        const gguf_key *k = &want.keys[i];
+        if (strncmp(k->name, architecture, strlen(architecture)) != 0 ||
+            (none && strstr(k->name, ".rope.scaling.") != NULL))
+            continue;
+        if (!CHECK_MSG(gguf_find(&have, k->name) != NULL, "%s: no key %s", other, k->name) ||
+            k->type == GGUF_ARRAY || k->type == GGUF_STRING ||
+            gguf_type_of(&have, k->name) == GGUF_ARRAY)
+            continue;
+        const double x = gguf_is_integer(k->type) ? (double)gguf_int(&have, k->name, -1)
+                         : k->type == GGUF_BOOL   ? (double)gguf_bool(&have, k->name, -1)
+                                                  : gguf_real(&have, k->name, -1);
+        const double y = gguf_is_integer(k->type) ? (double)gguf_int(&want, k->name, -1)
+                         : k->type == GGUF_BOOL   ? (double)gguf_bool(&want, k->name, -1)
+                                                  : gguf_real(&want, k->name, -1);
+        CHECK_MSG(x == y, "%s: %s is %g, not %g", other, k->name, x, y);
+    }
+    gguf_close(&have);
+    gguf_close(&want);
+}
+
 /* F16 files of the other architectures, made as llama.cpp's converter does: the logits are those of transformers, and
  * the model has the same tensors, with all bits, after it was read and written. */
 static void test_exported_decoders(void)
@@ -778,8 +814,10 @@ static void test_exported_decoders(void)
                           "%s: logit %d is %g, not %g", name, EVERY * k, (double)have[EVERY * k],
                           (double)want.values[k]);
         gguf_export e = { &m, s, &b, "tests/golden", GGUF_T_F16, m.config.eos };
-        if (CHECK_MSG(gguf_export_model(&e, in_folder("exported.gguf")) == 0, "%s", m.error))
+        if (CHECK_MSG(gguf_export_model(&e, in_folder("exported.gguf")) == 0, "%s", m.error)) {
             same_tensors(path, file_name);
+            same_keys(path, file_name);
+        }
         if (m.config.llama.shared_from > 0) {
             m.config.llama.shared_from++;
             CHECK_MSG(gguf_export_check(&e) != 0 && strstr(m.error, "a sliding window; save"), "%s",

@@ -1264,7 +1264,8 @@ static void test_refusals(void)
     remove(SCRATCH "d/vocab.json");
     remove(SCRATCH "d/merges.txt");
     put_file(SCRATCH "d/tekken.json", "{}", 2);
-    check_refused(bpe_open(&b, SCRATCH "d"), &b, "d/tekken.json:1: expected an object with the key config");
+    check_refused(bpe_open(&b, SCRATCH "d"), &b,
+                  "d/tekken.json:1: expected an object with the key config");
     put_file(SCRATCH "d/tokenizer.model", "\n", 1);
     check_refused(bpe_open(&b, SCRATCH "d"), &b,
                   "it is not a SentencePiece model, or it is cut off");
@@ -1417,7 +1418,16 @@ static void test_family_allocations(void)
 /* Runs every function that allocates, with allocation number 1, 2, .. failing, until no allocation fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, VOCAB, SPM, SPM2, TEKKEN, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
+    enum {
+        JSON,
+        FILES,
+        VOCAB,
+        SPM,
+        SPM2,
+        TEKKEN,
+        BIN,
+        TEXTS
+    }; /* TEXTS and larger numbers encode a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
         texts[0][i + 3] = " the"[i % 4]; /* short words, which the tokenizer caches */
@@ -1450,8 +1460,8 @@ static void test_allocations(void)
                                                         : GOLDEN "spm_unigram/tokenizer.model",
                                             SCRATCH ".config")
                          : what == TEKKEN ? bpe_read_tekken(&b, GOLDEN "tekken/tekken.json")
-                         : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
-                                       : bpe_encode(&b, s, strlen(s), 1, &t);
+                         : what == BIN    ? bpe_read_bin(SCRATCH, 65536, &t)
+                                          : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
             fail_at = 0;
             const char *error = what < BIN ? b.error : t.error;
