@@ -43,6 +43,7 @@ typedef enum {
 typedef struct {
     bpe_op_kind kind;
     int set, to, possessive;
+    int last; /* nonzero if the expression has matched after this operation */
     size_t min, max;
 } bpe_op;
 
@@ -218,6 +219,14 @@ static inline const char *bpe_regex_match(bpe_regex *r, const char *begin, const
             depth += o->to >= 0;
             break;
         case BPE_OP_RUN:
+            if (o->last) { /* no shorter run is tried */
+                size_t count = 0, size;
+                for (; count < o->max && (size = bpe_set_at(r, o->set, s, end)) > 0; s += size)
+                    count++;
+                r->steps += count;
+                holds = count >= o->min;
+                break;
+            }
             p->op = at_op + 1;
             p->at = p->high = bpe_run_of(r, at_op, s, end, &p->low);
             if (p->high != NULL && o->max > o->min) {
@@ -537,6 +546,11 @@ static inline bpe_regex *bpe_regex_new(const char *expression, size_t n, const c
     if (p.s < p.end)
         bpe_regex_fail(&p, "a ) without (");
     bpe_add_op(&p, BPE_OP_MATCH, 0, 0, 0);
+    for (int i = 0, next; i + 1 < r->op_count && p.error == NULL; i++) {
+        for (next = i + 1; r->ops[next].kind == BPE_OP_JUMP;)
+            next = r->ops[next].to;
+        r->ops[i].last = r->ops[next].kind == BPE_OP_MATCH;
+    }
     if (p.error == NULL)
         return r;
     *error = p.error;
