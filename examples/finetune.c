@@ -1896,6 +1896,7 @@ static int copy_files(model_any *m, const char *folder)
                                          "merges.txt",
                                          "tokenizer.json",
                                          "tokenizer.model",
+                                         "tekken.json",
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "added_tokens.json",

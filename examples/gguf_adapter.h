@@ -27,16 +27,16 @@ static inline int gguf_weight_of(const gguf_architecture *a, const model_config 
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Writes the rows of A or B, multiplied by `scale`. If heads is nonzero, interleaves the two halves
- * of the rows of each head, as GGUF requires. */
-static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double scale)
+/* Writes the rows of A or B in this order, multiplied by `scale`. */
+static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, gguf_order order,
+                                 double scale)
 {
     const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
     for (int64_t i = 0; i < rows; i++) {
-        const int64_t row = gguf_param_row(rows, heads, i);
+        const int64_t row = gguf_param_row(order, i);
         for (int64_t k = 0; k < columns; k++)
             gguf_put_float(w, scale == 1 ? p->values[row * columns + k]
-                                      : (float)((double)p->values[row * columns + k] * scale));
+                                         : (float)((double)p->values[row * columns + k] * scale));
     }
     gguf_put_align(w);
 }
@@ -53,8 +53,10 @@ static inline int gguf_lora_of(const adapters *a, const gguf_architecture *arch,
     module[strlen(module) - strlen(end)] = 0;
     return gguf_weight_of(arch, &a->model->config, module, weight)
                ? 1
-               : model_fail(a->model, "\"%s\" has no counterpart in llama.cpp; save the adapter "
-                                      "as a folder", module);
+               : model_fail(a->model,
+                            "\"%s\" has no counterpart in llama.cpp; save the adapter "
+                            "as a folder",
+                            module);
 }
 
 /* Checks that the adapter trains nothing but A and B of LoRA, since the format has nothing else.
@@ -64,10 +66,10 @@ static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architect
     int64_t modules = 0;
     gckpt_parameter p;
     if (a->options.method != ADAPTERS_LORA || arch == NULL)
-        return model_fail(a->model, "%s of a %s cannot be saved as GGUF; supported is lora of %s",
-                          adapters_names[a->options.method], a->model->config.type,
-                          "llama, mistral, qwen2, qwen3, smollm3, gemma, phi3, granite, olmo2, glm4 "
-                          "and gpt2; save the adapter as a folder");
+        return model_fail(a->model,
+                          "%s of a %s cannot be saved as GGUF; supported is lora, of the model "
+                          "types that --model X.gguf reads; save the adapter as a folder",
+                          adapters_names[a->options.method], a->model->config.type);
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
         char module[MODEL_NAME], weight[MODEL_NAME];
         const int is_lora = p.frozen ? 0 : gguf_lora_of(a, arch, p.name, module, weight);
@@ -126,8 +128,11 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
                 const double rank = (double)p.shape.d[0];
                 const double ratio = adapters_scale(a, module, p.shape.d[0]) * rank / (double)alpha;
                 const int same = ratio > 1 - 1e-6 && ratio < 1 + 1e-6;
-                gguf_put_rows(&w, &p, 0, 1);
-                gguf_put_rows(&w, &up, gguf_paired_heads(arch, &a->model->config, module), same ? 1 : ratio);
+                const gguf_order as_is = { 0, 0, 1 };
+                gguf_put_rows(&w, &p, as_is, 1);
+                gguf_put_rows(&w, &up,
+                              gguf_order_of(arch, &a->model->config, module, up.shape.d[0]),
+                              same ? 1 : ratio);
             }
         }
         gguf_put_align(&w);
@@ -163,14 +168,14 @@ static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *wei
 typedef struct {
     /* lists for adapters_options; while they are written, a comma follows each item */
     char *targets, *ranks;
-    int64_t rank;          /* rank of the first module in the file */
+    int64_t rank; /* rank of the first module in the file */
     size_t pairs;
 } gguf_targets;
 
 /* Writes a list of the modules in the file, in the model's order, and a list of the ranks that
  * differ from the rank of the first module. */
-static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, const model_config *c,
-                                       gguf_targets *to)
+static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch,
+                                       const model_config *c, gguf_targets *to)
 {
     char *targets = to->targets, *ranks = to->ranks;
     for (int64_t i = 0; i < model_param_count(c); i++) {
@@ -184,8 +189,10 @@ static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *arch, c
             continue;
         const int64_t in = model_in_features(c, p.shape), out = model_out_features(c, p.shape);
         if (a == NULL || b == NULL)
-            return gguf_fail(g, "tensor %s: the file lacks the other tensor of the pair .lora_a "
-                                "and .lora_b", (a != NULL ? a : b)->name);
+            return gguf_fail(g,
+                             "tensor %s: the file lacks the other tensor of the pair .lora_a "
+                             "and .lora_b",
+                             (a != NULL ? a : b)->name);
         if (a->d[0] != in || b->d[1] != out || a->d[1] != b->d[0] || a->axes > 2 || b->axes > 2 ||
             a->d[1] > in + out)
             return gguf_fail(
@@ -232,13 +239,10 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
             continue;
         if (gckpt_store_get(a->store, at, &p) != GCKPT_OK)
             return gguf_fail(g, "%s", gckpt_error_text(a->store));
-        gguf_view view;
-        memset(&view, 0, sizeof view);
-        view.rows = p.shape.d[0];
-        view.heads = i ? gguf_paired_heads(arch, &a->model->config, module) : 0;
-        for (int64_t row = 0; row < view.rows; row++)
-            if (gguf_read_floats(g, t, gguf_file_row(&view, row) * p.shape.d[1], p.shape.d[1],
-                                 p.values + row * p.shape.d[1]) != 0)
+        const gguf_order order = gguf_order_of(arch, &a->model->config, module, p.shape.d[0]);
+        for (int64_t row = 0; row < p.shape.d[0]; row++)
+            if (gguf_read_floats(g, t, (i ? gguf_file_row(order, row) : row) * p.shape.d[1],
+                                 p.shape.d[1], p.values + row * p.shape.d[1]) != 0)
                 return -1;
         gckpt_store_push(a->store, name);
     }

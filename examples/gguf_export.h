@@ -94,10 +94,19 @@ static inline void gguf_export_general(gguf_exporter *x)
 /* Writes the keys of scaled rotary positions. llama3's scaling is a tensor instead. */
 static inline void gguf_export_positions(gguf_exporter *x)
 {
-    const llama_positions *at = &x->e->model->config.llama.positions[0];
+    const llama_config *l = &x->e->model->config.llama;
+    const llama_positions *at = &l->positions[0];
     gguf_export_real(x, "rope.freq_base", at->base);
+    if (l->query_beta > 0)
+        gguf_export_real(x, "attention.temperature_scale", l->query_beta);
+    if (l->query_beta > 0 && at->scaling != LLAMA_YARN)
+        gguf_export_size(x, "rope.scaling.original_context_length", (int64_t)l->query_original);
     if (at->scaling == LLAMA_LLAMA3)
         gguf_export_size(x, "rope.scaling.original_context_length", (int64_t)at->original);
+    if (at->scaling == LLAMA_LONGROPE) {
+        gguf_export_size(x, "rope.scaling.original_context_length", (int64_t)at->original);
+        gguf_export_real(x, "rope.scaling.attn_factor", at->scale);
+    }
     if (at->scaling != LLAMA_YARN && (at->scaling != LLAMA_LINEAR || at->factor == 1))
         return;
     gguf_put_key(&x->w, gguf_export_key(x, "rope.scaling.type", 1),
@@ -108,6 +117,41 @@ static inline void gguf_export_positions(gguf_exporter *x)
     gguf_export_size(x, "rope.scaling.original_context_length", (int64_t)at->original);
     gguf_export_real(x, "rope.scaling.yarn_beta_fast", at->fast);
     gguf_export_real(x, "rope.scaling.yarn_beta_slow", at->slow);
+    const double usual = llama_yarn_scale(at->factor, 1);
+    if (strstr(x->a->keys, " rope.scaling.yarn_log_multiplier ") != NULL && usual > 1 &&
+        at->scale < usual) /* llama.cpp computes usual / llama_yarn_scale(factor, multiplier) */
+        gguf_export_real(x, "rope.scaling.yarn_log_multiplier",
+                         (usual / at->scale - 1) / (usual - 1));
+}
+
+/* Writes a key that has an array with a number for each layer. */
+static inline void gguf_export_layers(gguf_exporter *x, const char *key,
+                                      int64_t (*number)(const model_config *, int64_t))
+{
+    const model_config *c = &x->e->model->config;
+    gguf_put_array(&x->w, gguf_export_key(x, key, 1), GGUF_I32, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        gguf_put(&x->w, (uint64_t)number(c, i), 4);
+}
+
+static inline int64_t gguf_inner_of(const model_config *c, int64_t layer)
+{
+    return llama_dim(c, layer, 'I');
+}
+
+/* Writes the keys of Gemma 4 for sizes that differ by layer. */
+static inline void gguf_export_gemma4(gguf_exporter *x)
+{
+    const model_config *c = &x->e->model->config;
+    const llama_config *l = &c->llama;
+    gguf_export_layers(x, "feed_forward_length", gguf_inner_of);
+    gguf_export_layers(x, "attention.head_count_kv", llama_key_heads);
+    gguf_export_size(x, "attention.key_length_swa", c->head_dim);
+    gguf_export_size(x, "attention.value_length_swa", c->head_dim);
+    gguf_export_size(x, "rope.dimension_count_swa", c->head_dim);
+    gguf_export_size(x, "attention.shared_kv_layers",
+                     l->shared_from > 0 ? c->layers - l->shared_from : 0);
+    gguf_export_size(x, "embedding_length_per_layer_input", l->layer_inputs);
 }
 
 /* Writes the sliding window, and the layers that have it if they are not those that readers
@@ -122,10 +166,11 @@ static inline void gguf_export_windows(gguf_exporter *x)
         sliding |= slides;
         usual &= slides == ((i + 1) % every != 0);
     }
-    if (!sliding)
+    const int gemma4 = strcmp(x->a->name, "gemma4") == 0; /* llama.cpp requires its keys */
+    if (!sliding && !gemma4)
         return;
     gguf_export_size(x, "attention.sliding_window", c->llama.window);
-    if (!x->a->sandwich || usual)
+    if (!x->a->sandwich || (usual && !gemma4))
         return;
     gguf_put_array(&x->w, gguf_export_key(x, "attention.sliding_window_pattern", 1), GGUF_BOOL,
                    (uint64_t)c->layers);
@@ -139,23 +184,33 @@ static inline double gguf_factor(double factor) { return factor != 0 ? factor : 
 static inline void gguf_export_sizes(gguf_exporter *x)
 {
     const model_config *c = &x->e->model->config;
+    const int gpt2 = strcmp(x->a->name, "gpt2") == 0, gemma4 = strcmp(x->a->name, "gemma4") == 0;
+    const int neox = strcmp(x->a->name, "gptneox") == 0;
     gguf_export_size(x, "block_count", c->layers);
     gguf_export_size(x, "context_length", c->context);
     gguf_export_size(x, "embedding_length", c->width);
-    gguf_export_size(x, "feed_forward_length", c->inner);
     gguf_export_size(x, "attention.head_count", c->heads);
-    if (strcmp(x->a->name, "gpt2") == 0) {
+    if (gemma4)
+        gguf_export_gemma4(x);
+    else
+        gguf_export_size(x, "feed_forward_length", c->inner);
+    if (gpt2) {
         gguf_export_real(x, "attention.layer_norm_epsilon", 1e-5);
         return;
     }
+    /* of layers with full attention, if some differ: the last one has it */
+    const int64_t columns = llama_head_dim(c, c->layers - 1);
     gguf_export_size(x, "vocab_size", c->vocabulary);
-    gguf_export_size(x, "attention.head_count_kv", c->key_heads);
-    gguf_export_real(x, "attention.layer_norm_rms_epsilon", c->llama.epsilon);
-    gguf_export_size(x, "attention.key_length", c->head_dim);
-    gguf_export_size(x, "attention.value_length", c->head_dim);
+    if (!gemma4)
+        gguf_export_size(x, "attention.head_count_kv", c->key_heads);
+    gguf_export_real(x, neox ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                     c->llama.epsilon);
+    gguf_export_size(x, "attention.key_length", columns);
+    gguf_export_size(x, "attention.value_length", columns);
     gguf_export_size(x, "rope.dimension_count",
-                     c->llama.positions[0].columns > 0 ? c->llama.positions[0].columns
-                                                       : c->head_dim);
+                     c->llama.positions[0].columns > 0 ? c->llama.positions[0].columns : columns);
+    if (neox)
+        gguf_put_bool(&x->w, gguf_export_key(x, "use_parallel_residual", 1), c->llama.parallel);
     if (strstr(x->a->keys, " embedding_scale ") != NULL) {
         gguf_export_real(x, "embedding_scale", gguf_factor(c->llama.embedding_scale));
         gguf_export_real(x, "residual_scale", gguf_factor(c->llama.branch_scale));
@@ -166,9 +221,9 @@ static inline void gguf_export_sizes(gguf_exporter *x)
     gguf_export_windows(x);
     if (c->llama.score_cap > 0)
         gguf_export_real(x, "attn_logit_softcapping", c->llama.score_cap);
-    if (c->logit_cap > 0)
+    if (c->logit_cap > 0 || gemma4) /* without the key, llama.cpp caps Gemma 4's logits at 30 */
         gguf_export_real(x, "final_logit_softcapping", c->logit_cap);
-    if (strcmp(x->a->name, "gemma3") == 0)
+    if (gemma4 || strcmp(x->a->name, "gemma3") == 0)
         gguf_export_real(x, "rope.freq_base_swa", c->llama.positions[1].base);
 }
 
@@ -195,17 +250,33 @@ static inline int gguf_has_same_regex(const bpe_regex *a, const bpe_regex *b)
            memcmp(a->ranges, b->ranges, (size_t)a->range_count * sizeof *a->ranges) == 0;
 }
 
+/* Returns the first step from number i on that can change or split a text. Gemma's tokenizers split
+ * after spaces, of which the last normalizer has left none. */
+static inline int gguf_next_step(const bpe *b, int i)
+{
+    const bpe_step *last = b->normalizers > 0 ? &b->steps[b->normalizers - 1] : NULL;
+    const int replaces = last != NULL && last->kind == BPE_REPLACE && last->regex == NULL &&
+                         memchr(last->to, last->from[0], last->to_size) == NULL;
+    while (replaces && i >= b->normalizers && i < b->step_count &&
+           b->steps[i].kind == BPE_SPLIT_AFTER && b->steps[i].from_size == last->from_size &&
+           memcmp(b->steps[i].from, last->from, last->from_size) == 0)
+        i++;
+    return i;
+}
+
 /* Returns whether two tokenizers change and split texts in the same way. */
 static inline int gguf_has_same_steps(const bpe *a, const bpe *b)
 {
-    int same = a->step_count == b->step_count && a->normalizers == b->normalizers;
-    for (int i = 0; i < a->step_count && same; i++) {
-        const bpe_step *p = &a->steps[i], *q = &b->steps[i];
+    int same = a->normalizers == b->normalizers, i = 0, k = 0;
+    while (same && i < a->step_count && k < b->step_count) {
+        const bpe_step *p = &a->steps[i], *q = &b->steps[k];
         same = p->kind == q->kind && p->when == q->when && p->from_size == q->from_size &&
                p->to_size == q->to_size && memcmp(p->from, q->from, p->from_size) == 0 &&
                memcmp(p->to, q->to, p->to_size) == 0 && gguf_has_same_regex(p->regex, q->regex);
+        i = gguf_next_step(a, i + 1);
+        k = gguf_next_step(b, k + 1);
     }
-    return same;
+    return same && i == a->step_count && k == b->step_count;
 }
 
 /* Returns the rule with which tokenizer.ggml.pre describes how b splits texts, or NULL if none
@@ -238,18 +309,30 @@ static inline int gguf_token_type(const bpe *b, int32_t id)
 {
     const bpe_added *a = gguf_added_of(b, id);
     const char *name = id < b->count ? b->names + b->name_start[id] : "";
-    return id >= b->count                       ? BPE_TOKEN_UNUSED
-           : !b->byte_level && id == b->unknown ? BPE_TOKEN_UNKNOWN
-           : a != NULL                          ? (a->special ? BPE_TOKEN_CONTROL : BPE_TOKEN_USER)
+    return id >= b->count                                                    ? BPE_TOKEN_UNUSED
+           : !b->byte_level && b->model != BPE_WORDPIECE && id == b->unknown ? BPE_TOKEN_UNKNOWN
+           : a != NULL ? (a->special ? BPE_TOKEN_CONTROL : BPE_TOKEN_USER)
            : !b->byte_level && bpe_fallback_of(name, b->name_start[id + 1] - b->name_start[id]) >= 0
                ? BPE_TOKEN_BYTE
                : BPE_TOKEN_NORMAL;
 }
 
+/* Returns the kind of a tokenizer, for tokenizer.ggml.model. */
+static inline gguf_kind gguf_kind_of(const gguf_architecture *a, const bpe *b)
+{
+    return b->model == BPE_WORDPIECE                 ? GGUF_BERT
+           : b->model == BPE_UNIGRAM                 ? GGUF_T5
+           : b->byte_level                           ? GGUF_GPT2
+           : a != NULL && !strcmp(a->name, "gemma4") ? GGUF_GEMMA4
+                                                     : GGUF_LLAMA;
+}
+
 /* Writes the text of a token to `to`, which has space for `size` bytes, as GGUF has it: in a
- * byte-level vocabulary, characters stand for bytes; in others, added tokens have spaces. Returns its
- * size in bytes. */
-static inline size_t gguf_token_name(const bpe *b, int32_t id, char *to, size_t size)
+ * byte-level vocabulary, characters stand for bytes; in WordPiece, U+2581 is before a token that
+ * begins a word, and others have no ##; in that of the kind llama, added tokens have spaces.
+ * Returns its size in bytes. */
+static inline size_t gguf_token_name(const bpe *b, gguf_kind kind, int32_t id, char *to,
+                                     size_t size)
 {
     const bpe_added *a = gguf_added_of(b, id);
     if (id >= b->count)
@@ -262,12 +345,25 @@ static inline size_t gguf_token_name(const bpe *b, int32_t id, char *to, size_t 
             at += (size_t)json_put_utf8(to + at, bpe_character_of((unsigned char)name[i]));
         return at;
     }
-    if (a != NULL && !a->special && !b->byte_level) {
+    if (kind == GGUF_BERT && (a == NULL || !a->special)) {
+        const int continues = n >= 2 && memcmp(name, "##", 2) == 0;
+        memcpy(to, BPE_SPACE, 3);
+        memcpy(to + (continues ? 0 : 3), name + 2 * continues, n - 2 * (size_t)continues);
+        return continues ? n - 2 : n + 3;
+    }
+    if (a != NULL && !a->special && kind == GGUF_LLAMA) {
         bpe_step spaces = { BPE_REPLACE, BPE_SPACE, " ", 3, 1, BPE_NEVER, NULL };
         return bpe_put_replaced(&spaces, name, n, to);
     }
     memcpy(to, name, n);
     return n;
+}
+
+/* Returns whether a token is in the vocabulary of the model, and not only an added token. */
+static inline int gguf_in_vocabulary(const bpe *b, int32_t id)
+{
+    return id < b->count && *bpe_id_slot(b, b->names + b->name_start[id],
+                                         b->name_start[id + 1] - b->name_start[id]) == id;
 }
 
 static inline int gguf_rank_order(const void *a, const void *b)
@@ -282,7 +378,7 @@ static inline const bpe_merge **gguf_sort_merges(const bpe *b, size_t *count)
 {
     const bpe_merge **all = (const bpe_merge **)malloc(((size_t)b->merge_mask + 2) * sizeof *all);
     *count = 0;
-    for (uint32_t i = 0; all != NULL && i <= b->merge_mask; i++)
+    for (uint32_t i = 0; all != NULL && b->merges != NULL && i <= b->merge_mask; i++)
         if (b->merges[i].pair != BPE_NO_PAIR)
             all[(*count)++] = &b->merges[i];
     if (*count > 0)
@@ -327,17 +423,36 @@ static inline int gguf_export_scores(gguf_exporter *x, int32_t tokens)
     return failed ? model_fail(x->e->model, "out of memory for scores of tokens") : 0;
 }
 
-/* Writes the merges of a byte-level vocabulary, "first second". */
+/* Writes the scores of a Unigram model, and the map of its normalizer. */
+static inline void gguf_export_unigram(gguf_exporter *x, int32_t tokens)
+{
+    const bpe *b = x->e->tokenizer;
+    const bpe_charsmap *m = &b->map;
+    gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("scores"), 0), GGUF_F32, (uint64_t)tokens);
+    for (int32_t i = 0; i < tokens; i++)
+        gguf_put_float(&x->w, gguf_in_vocabulary(b, i) ? (float)b->scores[i] : 0);
+    if (m->units == NULL)
+        return;
+    gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("precompiled_charsmap"), 0), GGUF_U8,
+                   4 + 4 * m->count + m->size);
+    gguf_put(&x->w, 4 * m->count, 4);
+    for (size_t i = 0; i < m->count; i++)
+        gguf_put(&x->w, m->units[i], 4);
+    gguf_put_bytes(&x->w, m->texts, m->size);
+}
+
+/* Writes merges, "first second". */
 static inline int gguf_export_merges(gguf_exporter *x, char *name, size_t size)
 {
     const bpe *b = x->e->tokenizer;
+    const gguf_kind kind = gguf_kind_of(x->a, b);
     size_t count = 0;
     const bpe_merge **all = gguf_sort_merges(b, &count);
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("merges"), 0), GGUF_STRING, count);
     for (size_t i = 0; i < count; i++) {
-        size_t n = gguf_token_name(b, (int32_t)(all[i]->pair >> 32), name, size);
+        size_t n = gguf_token_name(b, kind, (int32_t)(all[i]->pair >> 32), name, size);
         name[n++] = ' ';
-        n += gguf_token_name(b, (int32_t)(uint32_t)all[i]->pair, name + n, size - n);
+        n += gguf_token_name(b, kind, (int32_t)(uint32_t)all[i]->pair, name + n, size - n);
         gguf_put_string(&x->w, name, n);
     }
     free(all);
@@ -349,6 +464,7 @@ static inline int gguf_export_merges(gguf_exporter *x, char *name, size_t size)
 static inline int gguf_export_tokens(gguf_exporter *x)
 {
     const bpe *b = x->e->tokenizer;
+    const gguf_kind kind = gguf_kind_of(x->a, b);
     const int64_t most = x->e->model->config.vocabulary;
     const int32_t tokens = most > b->count ? (int32_t)most : b->count;
     size_t longest = 32;
@@ -361,15 +477,19 @@ static inline int gguf_export_tokens(gguf_exporter *x)
         return model_fail(x->e->model, "out of memory for tokens");
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("tokens"), 0), GGUF_STRING, (uint64_t)tokens);
     for (int32_t i = 0; i < tokens; i++) {
-        const size_t n = gguf_token_name(b, i, name, 8 * longest + 16);
+        const size_t n = gguf_token_name(b, kind, i, name, 8 * longest + 16);
         gguf_put_string(&x->w, name, n);
     }
     gguf_put_array(&x->w, gguf_export_key(x, GGUF_KEY("token_type"), 0), GGUF_I32,
                    (uint64_t)tokens);
     for (int32_t i = 0; i < tokens; i++)
         gguf_put(&x->w, (uint64_t)gguf_token_type(b, i), 4);
-    const int failed = b->byte_level ? gguf_export_merges(x, name, 8 * longest + 16)
-                                     : gguf_export_scores(x, tokens);
+    const int failed = kind == GGUF_GPT2 || kind == GGUF_GEMMA4
+                           ? gguf_export_merges(x, name, 8 * longest + 16)
+                       : kind == GGUF_LLAMA ? gguf_export_scores(x, tokens)
+                                            : 0;
+    if (kind == GGUF_T5)
+        gguf_export_unigram(x, tokens);
     free(name);
     return failed;
 }
@@ -380,19 +500,36 @@ static inline void gguf_export_ids(gguf_exporter *x)
     static const char *const ends[] = { GGUF_KEY("eos_token_id"), GGUF_KEY("eot_token_id"),
                                         GGUF_KEY("eom_token_id") };
     const bpe *b = x->e->tokenizer;
-    int spaces = 0;
-    for (int i = 0; i < b->step_count; i++)
-        spaces |= b->steps[i].kind == BPE_PREPEND ||
-                  (b->steps[i].kind == BPE_METASPACE && b->steps[i].when != BPE_NEVER);
+    int spaces = 0, strips = 0, lower = 0, accents = 0;
+    for (int i = 0; i < b->step_count; i++) {
+        const bpe_step *p = &b->steps[i];
+        spaces |= p->kind == BPE_PREPEND || (p->kind == BPE_METASPACE && p->when != BPE_NEVER);
+        strips |= p->kind == BPE_WHITESPACE || (p->kind == BPE_REPLACE && p->regex != NULL);
+        lower |= p->kind == BPE_LOWER;
+        accents |= p->kind == BPE_ACCENTS;
+    }
+    const int bert = b->model == BPE_WORDPIECE, unigram = b->model == BPE_UNIGRAM;
     if (b->prefix_count > 0)
         gguf_put_int(&x->w, gguf_export_key(x, GGUF_KEY("bos_token_id"), 0), b->prefix[0]);
-    for (int i = 0; i < 3 && x->e->stops[i] >= 0; i++)
+    if (b->suffix_count > 0 && (bert || unigram)) /* ends a text, not an answer */
+        gguf_put_int(&x->w, gguf_export_key(x, bert ? GGUF_KEY("seperator_token_id") : ends[0], 0),
+                     b->suffix[0]);
+    for (int i = unigram && b->suffix_count > 0; i < 3 && x->e->stops[i] >= 0; i++)
         gguf_put_int(&x->w, gguf_export_key(x, ends[i], 0), x->e->stops[i]);
     if (b->unknown >= 0)
         gguf_put_int(&x->w, gguf_export_key(x, GGUF_KEY("unknown_token_id"), 0), b->unknown);
     gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_bos_token"), 0), b->prefix_count > 0);
-    gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_eos_token"), 0), b->suffix_count > 0);
-    gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_space_prefix"), 0), spaces);
+    gguf_put_bool(
+        &x->w, gguf_export_key(x, bert ? GGUF_KEY("add_sep_token") : GGUF_KEY("add_eos_token"), 0),
+        b->suffix_count > 0);
+    if (!bert)
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("add_space_prefix"), 0), spaces);
+    if (unigram)
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("remove_extra_whitespaces"), 0), strips);
+    if (bert) {
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("normalizer.lowercase"), 0), lower);
+        gguf_put_bool(&x->w, gguf_export_key(x, GGUF_KEY("normalizer.strip_accents"), 0), accents);
+    }
 }
 
 /* Writes the chat template of the model's folder, if it has one. */
@@ -467,7 +604,8 @@ static inline int gguf_export_tokenizer(gguf_exporter *x)
     const gguf_pre *pre = gguf_pre_of(b);
     if (gguf_is_file(x->e->source))
         return gguf_copy_tokenizer(x);
-    gguf_put_key(&x->w, gguf_export_key(x, GGUF_KEY("model"), 0), b->byte_level ? "gpt2" : "llama");
+    gguf_put_key(&x->w, gguf_export_key(x, GGUF_KEY("model"), 0),
+                 gguf_kinds[gguf_kind_of(x->a, b)]);
     if (b->byte_level)
         gguf_put_key(&x->w, gguf_export_key(x, GGUF_KEY("pre"), 0), pre->name);
     else
@@ -482,8 +620,8 @@ typedef struct {
     char name[MODEL_NAME];
     int type, transposed;
     int64_t rows, columns; /* of the tensor; rows is 0 for a vector */
-    int64_t heads;         /* gguf_paired_heads */
-    float added;           /* gguf_norm_offset */
+    gguf_order order;
+    float added; /* gguf_norm_offset */
 } gguf_export_view;
 
 static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p,
@@ -498,7 +636,7 @@ static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p
     v->transposed = gguf_is_transposed(c, p);
     v->rows = matrix ? p->shape.d[v->transposed] : 0;
     v->columns = matrix ? p->shape.d[!v->transposed] : p->shape.d[0];
-    v->heads = gguf_paired_heads(x->a, c, p->name);
+    v->order = gguf_order_of(x->a, c, p->name, p->shape.d[0]);
     v->added = gguf_norm_offset(x->a, p->name);
     const int table =
         strncmp(v->name, "token_embd", 10) == 0 || strncmp(v->name, "output.", 7) == 0;
@@ -514,15 +652,15 @@ static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p
 static inline int gguf_export_values(gguf_exporter *x, const gguf_export_view *v,
                                      const gckpt_parameter *p)
 {
-    const int64_t rows = v->rows > 0 ? v->rows : v->heads > 0 ? v->columns : 1;
-    const int64_t columns = v->rows == 0 && v->heads > 0 ? 1 : v->columns;
+    const int64_t rows = v->rows > 0 ? v->rows : v->order.a > 0 ? v->columns : 1;
+    const int64_t columns = v->rows == 0 && v->order.a > 0 ? 1 : v->columns;
     const size_t bytes = gguf_bytes(v->type, columns);
     float *row = (float *)malloc((size_t)columns * sizeof *row + bytes);
     unsigned char *to = (unsigned char *)(row + columns);
     int failed =
         row == NULL ? model_fail(x->e->model, "out of memory for a row of %s", v->name) : 0;
     for (int64_t i = 0; i < rows && !failed; i++) {
-        const int64_t at = gguf_param_row(rows, v->heads, i);
+        const int64_t at = gguf_param_row(v->order, i);
         float bad = 0;
         for (int64_t k = 0; k < columns; k++) {
             row[k] = v->transposed ? p->values[k * rows + at] : p->values[at * columns + k];
@@ -540,26 +678,53 @@ static inline int gguf_export_values(gguf_exporter *x, const gguf_export_view *v
     return failed;
 }
 
-/* Writes the factors of llama3's positions, in pass 0 the tensor's header and in pass 1 its
- * values. */
-static inline void gguf_export_factors(gguf_exporter *x, int pass, uint64_t *offset)
+/* Tensors of divisors of the frequencies of rotary positions, one for each pair of columns. */
+enum { GGUF_ROPE_FREQS, GGUF_ROPE_SHORT, GGUF_ROPE_LONG, GGUF_ROPE_TENSORS };
+
+/* Returns the number of values that the model's tensor `which` has, or 0 if it has no such tensor:
+ * rope_freqs.weight belongs to llama3's positions and to Gemma 4, the others to longrope. */
+static inline int64_t gguf_divisor_count(const gguf_exporter *x, int which)
 {
     const model_config *c = &x->e->model->config;
     const llama_positions *at = &c->llama.positions[0];
-    const int64_t n = c->head_dim / 2;
-    if (pass == 0) {
-        gguf_put_tensor(&x->w, "rope_freqs.weight", GGUF_T_F32, 0, n, offset);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const gguf_llama3 l = { at->factor, at->low, at->high, at->original };
-        const double f = llama_exp(-(double)i / (double)n * llama_log(at->base));
-        gguf_put_float(&x->w, (float)gguf_llama3_factor(&l, f));
-    }
-    gguf_put_align(&x->w);
+    const int64_t head = c->llama.row == NULL ? 0
+                         : at->columns > 0    ? at->columns
+                                              : llama_head_dim(c, c->layers - 1);
+    const int freqs = strcmp(x->a->name, "gemma4") == 0 || at->scaling == LLAMA_LLAMA3;
+    return (which == GGUF_ROPE_FREQS ? freqs : at->scaling == LLAMA_LONGROPE) ? head / 2 : 0;
 }
 
-static inline int gguf_export_tensors(gguf_exporter *x, int factors)
+/* Returns value i of the tensor `which`, which has n. 1e30 stands for a pair that does not rotate. */
+static inline double gguf_divisor(const llama_positions *at, int which, int64_t i, int64_t n)
+{
+    const gguf_llama3 l = { at->factor, at->low, at->high, at->original };
+    const double f = llama_exp(-(double)i / (double)n * llama_log(at->base));
+    return which != GGUF_ROPE_FREQS              ? (double)at->divisors[which == GGUF_ROPE_LONG][i]
+           : at->scaling == LLAMA_LLAMA3         ? gguf_llama3_factor(&l, f)
+           : at->scaling == LLAMA_UNSCALED       ? 1
+           : i < (int64_t)(at->part * (double)n) ? at->factor
+                                                 : 1e30;
+}
+
+/* Writes these tensors, in pass 0 their headers and in pass 1 their values. */
+static inline void gguf_export_divisors(gguf_exporter *x, int pass, uint64_t *offset)
+{
+    static const char *const names[GGUF_ROPE_TENSORS] = { "rope_freqs.weight",
+                                                          "rope_factors_short.weight",
+                                                          "rope_factors_long.weight" };
+    for (int which = 0; which < GGUF_ROPE_TENSORS; which++) {
+        const int64_t n = gguf_divisor_count(x, which);
+        if (n > 0 && pass == 0)
+            gguf_put_tensor(&x->w, names[which], GGUF_T_F32, 0, n, offset);
+        for (int64_t i = 0; i < n && pass == 1; i++)
+            gguf_put_float(
+                &x->w, (float)gguf_divisor(&x->e->model->config.llama.positions[0], which, i, n));
+        if (n > 0 && pass == 1)
+            gguf_put_align(&x->w);
+    }
+}
+
+static inline int gguf_export_tensors(gguf_exporter *x)
 {
     model_any *m = x->e->model;
     uint64_t offset = 0;
@@ -582,8 +747,7 @@ static inline int gguf_export_tensors(gguf_exporter *x, int factors)
             else
                 failed = gguf_export_values(x, &v, &values);
         }
-        if (factors)
-            gguf_export_factors(x, pass, &offset);
+        gguf_export_divisors(x, pass, &offset);
         gguf_put_align(&x->w);
     }
     return failed;
@@ -600,6 +764,8 @@ static inline int gguf_has_same_positions(const llama_positions *p, const llama_
 {
     const int scaled = p->scaling != LLAMA_UNSCALED && p->factor != 1;
     return gguf_is_near(p->base, q->base) && p->columns == q->columns &&
+           gguf_is_near(p->scaling == LLAMA_PROPORTIONAL ? p->part : 1,
+                        q->scaling == LLAMA_PROPORTIONAL ? q->part : 1) &&
            (!scaled || (p->scaling == q->scaling && gguf_is_near(p->factor, q->factor))) &&
            gguf_is_near(p->scale, q->scale) &&
            (p->scaling != LLAMA_LLAMA3 ||
@@ -616,16 +782,22 @@ static inline int gguf_has_same_positions(const llama_positions *p, const llama_
 static inline const char *gguf_config_difference(const model_config *a, const model_config *b)
 {
     const llama_config *p = &a->llama, *q = &b->llama;
-    int sliding = 0, rotary = 0;
-    for (int64_t i = 0; i < a->layers; i++) {
+    int sliding = 0, rotary = 0,
+        sizes = p->layer_inputs != q->layer_inputs || p->keys_as_values != q->keys_as_values ||
+                a->layers != b->layers || (p->row == NULL) != (q->row == NULL);
+    for (int64_t i = 0; i < a->layers && !sizes; i++) {
         sliding |= llama_bit(p->sliding, i) != llama_bit(q->sliding, i) ||
                    (llama_bit(p->sliding, i) && p->window != q->window);
         rotary |= llama_bit(p->no_rope, i) != llama_bit(q->no_rope, i);
+        sizes |= p->row != NULL && (llama_head_dim(a, i) != llama_head_dim(b, i) ||
+                                    llama_key_heads(a, i) != llama_key_heads(b, i) ||
+                                    llama_dim(a, i, 'I') != llama_dim(b, i, 'I') ||
+                                    llama_shares(a, i) != llama_shares(b, i));
     }
     return a->family != b->family || a->layers != b->layers || a->width != b->width ||
                    a->inner != b->inner || a->context != b->context || a->heads != b->heads ||
                    a->key_heads != b->key_heads || a->head_dim != b->head_dim ||
-                   a->vocabulary != b->vocabulary || a->tied != b->tied
+                   a->vocabulary != b->vocabulary || a->tied != b->tied || sizes
                ? "sizes"
            : a->activation != b->activation ? "activation"
            : !gguf_is_near(p->epsilon, q->epsilon) || p->plus_one != q->plus_one ||
@@ -643,7 +815,8 @@ static inline const char *gguf_config_difference(const model_config *a, const mo
                    !gguf_is_near(a->logit_cap, b->logit_cap) ||
                    !gguf_is_near(p->score_scale, q->score_scale)
                ? "scales or caps of scores"
-           : p->parallel != q->parallel || p->query_beta > 0 || q->query_beta > 0 ||
+           : p->parallel != q->parallel || !gguf_is_near(p->query_beta, q->query_beta) ||
+                   (p->query_beta > 0 && !gguf_is_near(p->query_original, q->query_original)) ||
                    !gguf_is_near(gguf_factor(p->embedding_scale),
                                  gguf_factor(q->embedding_scale)) ||
                    !gguf_is_near(gguf_factor(p->branch_scale), gguf_factor(q->branch_scale)) ||
@@ -657,12 +830,19 @@ static inline const char *gguf_tokenizer_difference(const bpe *a, const bpe *b)
 {
     size_t n = 0, k = 0;
     const bpe_merge **p = gguf_sort_merges(a, &n), **q = gguf_sort_merges(b, &k);
-    int merges = p == NULL || q == NULL || n != k;
+    int merges = p == NULL || q == NULL || n != k, scores = 0;
     for (size_t i = 0; i < n && !merges; i++)
         merges = p[i]->pair != q[i]->pair || p[i]->id != q[i]->id;
     free(p);
     free(q);
-    return a->count != b->count || a->unknown != b->unknown ||
+    for (int32_t i = 0; a->model == BPE_UNIGRAM && b->model == BPE_UNIGRAM && i < a->count; i++)
+        scores |= i >= b->count || gguf_in_vocabulary(a, i) != gguf_in_vocabulary(b, i) ||
+                  (gguf_in_vocabulary(a, i) && !gguf_is_near(a->scores[i], b->scores[i]));
+    return a->model != b->model || a->byte_fallback != b->byte_fallback ||
+                   a->most_characters != b->most_characters ||
+                   a->continuing_size != b->continuing_size
+               ? "model"
+           : a->count != b->count || a->unknown != b->unknown ||
                    memcmp(a->name_start, b->name_start,
                           ((size_t)a->count + 1) * sizeof *a->name_start) != 0 ||
                    memcmp(a->names, b->names, a->name_start[a->count]) != 0
@@ -673,6 +853,7 @@ static inline const char *gguf_tokenizer_difference(const bpe *a, const bpe *b)
                    memcmp(a->prefix, b->prefix, (size_t)a->prefix_count * sizeof *a->prefix) != 0
                ? "tokens around a text"
            : merges ? "merges"
+           : scores ? "scores"
                     : NULL;
 }
 
@@ -705,8 +886,24 @@ static inline int gguf_export_verify(gguf_export *e, const char *path)
 static inline int gguf_export_check(const gguf_export *e)
 {
     const model_config *c = &e->model->config;
-    if (gguf_architecture_of(c) == NULL)
+    const gguf_architecture *a = gguf_architecture_of(c);
+    if (a == NULL)
         return model_fail(e->model, "a %s cannot be saved as GGUF here", c->type);
+    for (const char *bias = "qom"; *bias != 0 && c->llama.row != NULL; bias++)
+        if (llama_has_bias(c, *bias) && strchr(a->biases, *bias) == NULL)
+            return model_fail(e->model,
+                              "llama.cpp reads no biases of %s in a %s; save the model as a folder",
+                              *bias == 'q'   ? "queries, keys and values"
+                              : *bias == 'o' ? "attention's output"
+                                             : "the MLP",
+                              a->name);
+    const llama_config *l = &c->llama;
+    if (l->shared_from > 0 && (l->shared_from < 2 || !llama_bit(l->sliding, l->shared_from - 2) ||
+                               llama_bit(l->sliding, l->shared_from - 1)))
+        return model_fail(e->model,
+                          "llama.cpp requires that of the layers with keys of their own, the last "
+                          "one has full attention and the one before it a sliding window; save "
+                          "the model as a folder");
     if (e->tokenizer->byte_level && !gguf_is_file(e->source) && gguf_pre_of(e->tokenizer) == NULL)
         return model_fail(e->model,
                           "%s: GGUF has no name for the rule by which its tokenizer splits "
@@ -731,13 +928,13 @@ static inline int gguf_export_model(gguf_export *e, const char *path)
         return model_fail(m, "%s: the path is too long", path);
     if ((x.w.f = fopen(temporary, "wb")) == NULL)
         return model_fail(m, "%s: %s", temporary, strerror(errno));
-    const int factors =
-        strcmp(x.a->name, "gpt2") != 0 && m->config.llama.positions[0].scaling == LLAMA_LLAMA3;
-    const uint64_t tensors = (uint64_t)model_param_count(&m->config) + (uint64_t)factors;
+    uint64_t tensors = (uint64_t)model_param_count(&m->config);
+    for (int i = 0; i < GGUF_ROPE_TENSORS; i++)
+        tensors += gguf_divisor_count(&x, i) > 0;
     gguf_put_begin(&x.w, tensors, 0);
     gguf_export_general(&x);
     gguf_export_sizes(&x);
-    int failed = gguf_export_tokenizer(&x) != 0 || gguf_export_tensors(&x, factors) != 0;
+    int failed = gguf_export_tokenizer(&x) != 0 || gguf_export_tensors(&x) != 0;
     rewind(x.w.f);
     gguf_put_begin(&x.w, tensors, x.keys); /* now the number of keys is known */
     if (failed)

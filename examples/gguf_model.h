@@ -3,11 +3,10 @@
  *
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
- * Reads the architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma,
- * gemma2, gemma3, phi3, granite, olmo2, glm4 and gpt2. Keys are converted to the text of a config.json, which is then
- * parsed. Tensors get the names and layouts of Hugging Face's files, by undoing the converter's
- * changes: the order of rows of queries and keys for rotary positions (llama, smollm3, granite), the 1
- * added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
+ * Reads the architectures of gguf_architectures; llama is also Mistral's and SmolLM2's. Keys are
+ * converted to the text of a config.json, which is then parsed. Tensors get the names and layouts of
+ * Hugging Face's files, by undoing the converter's changes: the order of rows of queries and keys
+ * (gguf_order), the 1 added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
  * safetensors' format that is produced row by row (gguf_stream), so no file is in memory as a
  * whole. Unknown keys and tensors are refused by name, since they could change the model's
  * results. */
@@ -22,34 +21,46 @@ typedef struct {
     const char *name; /* value of general.architecture */
     const char *type; /* value of model_type in config.json */
     const char *activation;
+    /* the biases that llama.cpp reads, as letters of llama_shapes */
+    const char *biases;
     /* nonzero if rows of queries and keys are stored as interleaved pairs, which ggml's rotary
      * positions require */
     int interleaved;
-    int plus_one; /* nonzero if the file has 1 + weight for norms */
-    int sandwich; /* nonzero for Gemma 2 and 3: norms after branches, windows and caps */
+    int plus_one;     /* nonzero if the file has 1 + weight for norms */
+    int sandwich;     /* nonzero for Gemma 2 to 4: norms after branches, windows and caps */
     const char *keys; /* keys that only this architecture has, with ' ' around each */
 } gguf_architecture;
 
 static const gguf_architecture gguf_architectures[] = {
-    { "llama", "llama", "silu", 1, 0, 0, " " },
-    { "qwen2", "qwen2", "silu", 0, 0, 0, " " },
-    { "qwen3", "qwen3", "silu", 0, 0, 0, " " },
-    { "smollm3", "smollm3", "silu", 1, 0, 0, " " },
-    { "gemma", "gemma", "gelu_pytorch_tanh", 0, 1, 0, " " },
-    { "gemma2", "gemma2", "gelu_pytorch_tanh", 0, 1, 1, " " },
-    { "gemma3", "gemma3_text", "gelu_pytorch_tanh", 0, 1, 1, " " },
-    { "phi3", "phi3", "silu", 0, 0, 0, " rope.scaling.attn_factor " },
-    { "granite", "granite", "silu", 1, 0, 0,
+    { "llama", "llama", "silu", "qom", 1, 0, 0, " " },
+    { "qwen2", "qwen2", "silu", "q", 0, 0, 0, " " },
+    { "qwen3", "qwen3", "silu", "q", 0, 0, 0, " " },
+    { "smollm3", "smollm3", "silu", "q", 1, 0, 0, " " },
+    { "gemma", "gemma", "gelu_pytorch_tanh", "q", 0, 1, 0, " " },
+    { "gemma2", "gemma2", "gelu_pytorch_tanh", "q", 0, 1, 1, " " },
+    { "gemma3", "gemma3_text", "gelu_pytorch_tanh", "q", 0, 1, 1, " " },
+    { "gemma4", "gemma4_text", "gelu_pytorch_tanh", "", 0, 0, 1,
+      " attention.key_length_swa attention.value_length_swa attention.shared_kv_layers "
+      "embedding_length_per_layer_input rope.dimension_count_swa " },
+    { "phi3", "phi3", "silu", "q", 0, 0, 0, " rope.scaling.attn_factor " },
+    { "granite", "granite", "silu", "qom", 1, 0, 0,
       " embedding_scale residual_scale attention.scale logit_scale " },
-    { "olmo2", "olmo2", "silu", 0, 0, 0, " " },
-    { "glm4", "glm4", "silu", 0, 0, 0, " " },
-    { "gpt2", "gpt2", "gelu_new", 0, 0, 0, " " },
+    { "olmo2", "olmo2", "silu", "q", 0, 0, 0, " " },
+    { "glm4", "glm4", "silu", "q", 0, 0, 0, " " },
+    { "chatglm", "glm", "silu", "q", 0, 0, 0, " " },
+    { "hunyuan-dense", "hunyuan_v1_dense", "silu", "q", 0, 0, 0, " " },
+    { "ernie4_5", "ernie4_5", "silu", "qo", 0, 0, 0, " " },
+    { "mistral3", "ministral3", "silu", "qom", 1, 0, 0,
+      " attention.temperature_scale rope.scaling.yarn_log_multiplier " },
+    { "gptneox", "gpt_neox", "gelu", "qomn", 0, 0, 0,
+      " attention.layer_norm_epsilon use_parallel_residual " },
+    { "gpt2", "gpt2", "gelu_new", "qomn", 0, 0, 0, " " },
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
 /* Names of modules in GGUF's tensors, and in this program's parameters: first those of a block, after
  * "blk.N.", in the order of llama_shapes and with Llama's names in llama_layouts; then those outside
- * the blocks. */
+ * the blocks, of which embeddings and norm have the family's names. */
 static const struct {
     const char *name, *gpt2, *llama;
 } gguf_modules[] = {
@@ -68,24 +79,41 @@ static const struct {
     { "ffn_up", "mlp.c_fc", NULL },
     { "ffn_up", NULL, NULL }, /* gate and up */
     { "ffn_down", "mlp.c_proj", NULL },
-    { "token_embd", "wte", "embed_tokens" },
+    { "inp_gate", NULL, NULL },
+    { "proj", NULL, NULL },
+    { "post_norm", NULL, NULL },
+    { "layer_output_scale", NULL, NULL },
+    { "token_embd", "wte", NULL },
+    { "output_norm", "ln_f", NULL },
     { "position_embd", "wpe", NULL },
-    { "output_norm", "ln_f", "norm" },
     { "output", "lm_head", "lm_head" },
+    { "per_layer_token_embd", NULL, "embed_tokens_per_layer" },
+    { "per_layer_model_proj", NULL, "per_layer_model_projection" },
+    { "per_layer_proj_norm", NULL, "per_layer_projection_norm" },
 };
 enum {
-    GGUF_BLOCK_MODULES = LLAMA_INPUT_GATE, /* GGUF files of Gemma 4 are not read */
+    GGUF_EMBEDDINGS = LLAMA_MODULES, /* the first module outside the blocks */
+    GGUF_NORM,
     GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
 };
 
 /* Returns the name that the parameter's module has in row i of gguf_modules for this architecture;
  * NULL if the architecture does not have the module. */
-static inline const char *gguf_module_of(const gguf_architecture *a, int i)
+static inline const char *gguf_module_of(const gguf_architecture *a, const model_config *c, int i)
 {
     if (strcmp(a->name, "gpt2") == 0)
         return gguf_modules[i].gpt2;
-    return i < GGUF_BLOCK_MODULES ? llama_layouts[llama_find_type(a->type)->layout].names[i]
-                                  : gguf_modules[i].llama;
+    return i == GGUF_EMBEDDINGS ? c->family->embeddings
+           : i == GGUF_NORM     ? c->family->norm
+           : i < LLAMA_MODULES  ? llama_layouts[c->llama.row->layout].names[i]
+                                : gguf_modules[i].llama;
+}
+
+/* Sets *first and *end to the rows of gguf_modules that modules of blocks have, or others. */
+static inline void gguf_module_rows(int in_block, int *first, int *end)
+{
+    *first = in_block ? 0 : GGUF_EMBEDDINGS;
+    *end = in_block ? (int)GGUF_EMBEDDINGS : (int)GGUF_MODULES;
 }
 
 /* Returns the architecture of a model, or NULL if GGUF has none that is supported. */
@@ -105,32 +133,63 @@ static inline int gguf_tensor_of(const gguf_architecture *a, const model_config 
     const size_t n = strlen(c->family->blocks);
     const char *module = parameter, *end = strrchr(parameter, '.');
     char block[32] = "";
+    int row, rows;
     if (strncmp(parameter, c->family->blocks, n) == 0 && parameter[n] == '.') {
         char *dot = NULL;
         snprintf(block, sizeof block, "blk.%lld.", strtoll(parameter + n + 1, &dot, 10));
         module = *dot == '.' ? dot + 1 : "";
     }
-    for (int i = block[0] ? 0 : GGUF_BLOCK_MODULES; i < (block[0] ? GGUF_BLOCK_MODULES : GGUF_MODULES);
-         i++) {
-        const char *known = gguf_module_of(a, i);
-        if (known == NULL || end < module || strlen(known) != (size_t)(end - module) ||
-            strncmp(known, module, (size_t)(end - module)) != 0)
+    gguf_module_rows(block[0] != 0, &row, &rows);
+    for (; row < rows; row++) {
+        const char *known = gguf_module_of(a, c, row);
+        const int whole = row == LLAMA_SCALAR; /* the parameter has the module's name */
+        const size_t size = whole ? strlen(module) : end < module ? 0 : (size_t)(end - module);
+        if (known == NULL || size == 0 || strlen(known) != size ||
+            strncmp(known, module, size) != 0)
             continue;
-        snprintf(name, MODEL_NAME, "%s%s%s", block, gguf_modules[i].name, end);
+        snprintf(name, MODEL_NAME, "%s%s%s", block, gguf_modules[row].name,
+                 whole ? ".weight" : end);
         return 1;
     }
     return 0;
 }
 
-/* Returns the number of heads if GGUF stores the rows of this parameter or module as interleaved
- * pairs; 0 if the rows have the same order in GGUF as in this program. */
-static inline int64_t gguf_paired_heads(const gguf_architecture *a, const model_config *c,
-                                        const char *name)
+/* How GGUF orders the rows of a parameter: the index (outer,a,b,inner) of a row there is
+ * (outer,b,a,inner) here. a is 0 if the rows have the same order. */
+typedef struct {
+    int64_t a, b, inner;
+} gguf_order;
+
+/* Returns the order of this parameter or module, which has `rows` rows. In a head, ggml's rotary
+ * positions rotate neighbours where Hugging Face has two halves. In GPT-NeoX, each head has its own
+ * query, key and value, which GGUF stores as all queries, all keys and all values. */
+static inline gguf_order gguf_order_of(const gguf_architecture *a, const model_config *c,
+                                       const char *name, int64_t rows)
 {
-    return !a->interleaved                   ? 0
-           : strstr(name, ".q_proj") != NULL ? c->heads
-           : strstr(name, ".k_proj") != NULL ? c->key_heads
-                                             : 0;
+    const gguf_order same = { 0, 0, 1 }, neox = { 3, c->heads, rows / 3 / c->heads };
+    const int64_t heads = strstr(name, ".q_proj") != NULL   ? c->heads
+                          : strstr(name, ".k_proj") != NULL ? c->key_heads
+                                                            : 0;
+    if (strstr(name, ".query_key_value") != NULL)
+        return neox;
+    if (!a->interleaved || heads == 0)
+        return same;
+    const gguf_order pairs = { rows / heads / 2, 2, 1 };
+    return pairs;
+}
+
+/* Returns the row of a parameter that is row i in GGUF. */
+static inline int64_t gguf_param_row(gguf_order o, int64_t i)
+{
+    const int64_t k = i / o.inner, outer = o.a > 0 ? k / (o.a * o.b) : 0;
+    return o.a > 0 ? ((outer * o.b + k % o.b) * o.a + k / o.b % o.a) * o.inner + i % o.inner : i;
+}
+
+/* Returns the row in GGUF that is row i of a parameter. */
+static inline int64_t gguf_file_row(gguf_order o, int64_t i)
+{
+    const gguf_order back = { o.b, o.a, o.inner };
+    return gguf_param_row(back, i);
 }
 
 /* Returns the number that GGUF's values of this parameter have in addition. */
@@ -139,18 +198,10 @@ static inline float gguf_norm_offset(const gguf_architecture *a, const char *nam
     return a->plus_one && strstr(name, "norm.weight") != NULL ? 1.0f : 0.0f;
 }
 
-/* Returns the row of a parameter that is row i in GGUF, where rows 2 k and 2 k + 1 of each of the
- * `heads` heads are a pair. */
-static inline int64_t gguf_param_row(int64_t rows, int64_t heads, int64_t i)
-{
-    const int64_t head = heads > 0 ? rows / heads : 0, in = heads > 0 ? i % head : 0;
-    return heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
-}
-
 /* Writes the name of the parameter that a GGUF tensor belongs to. Returns 0 if it belongs to no
  * parameter. */
 static inline int gguf_param_name(const gguf_architecture *a, const model_config *c,
-                                 const char *tensor, char *name)
+                                  const char *tensor, char *name)
 {
     const char *part = tensor;
     long long layer = -1;
@@ -162,13 +213,15 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
         part = end + 1;
     }
     const size_t n = strcspn(part, ".");
-    for (int i = layer < 0 ? GGUF_BLOCK_MODULES : 0; i < (layer < 0 ? GGUF_MODULES : GGUF_BLOCK_MODULES);
-         i++) {
-        const char *module = gguf_module_of(a, i);
+    int i, rows;
+    gguf_module_rows(layer >= 0, &i, &rows);
+    for (; i < rows; i++) {
+        const char *module = gguf_module_of(a, c, i);
+        const int whole = i == LLAMA_SCALAR && strcmp(part + n, ".weight") == 0;
         if (module == NULL || strlen(gguf_modules[i].name) != n ||
             strncmp(gguf_modules[i].name, part, n) != 0)
             continue;
-        model_join(name, model_block_name(c, name, layer, module), part + n);
+        model_join(name, model_block_name(c, name, layer, module), whole ? "" : part + n);
         return 1;
     }
     return 0;
@@ -248,21 +301,21 @@ static inline int gguf_has_key(gguf_reader *r, const char *key)
     return gguf_find(&r->g, gguf_key_of(r, key)) != NULL;
 }
 
-/* Returns the value of a key that is a size. The value may also be an array with the same size for
- * each layer. Returns `fallback` if the key is missing, but if fallback is 0, the key is
- * required. */
-static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fallback)
+/* Returns the value of a key that is a size. The value may also be an array with a size for each
+ * layer: returns the one of `layer`, or of all layers, which must be equal, if layer is -1. Returns
+ * `fallback` if the key is missing, but if fallback is 0, the key is required. */
+static inline int64_t gguf_layer_size(gguf_reader *r, const char *key, int64_t fallback,
+                                      int64_t layer)
 {
     const char *name = gguf_key_of(r, key);
     int64_t size = fallback;
     if (gguf_type_of(&r->g, name) == GGUF_ARRAY) {
         gguf_items all = gguf_array(&r->g, name, GGUF_I32);
-        for (int first = 1; gguf_next(&all); first = 0) {
-            if (!first && all.integer != size)
-                gguf_fail(&r->g,
-                          "key %s: layers differ, %lld and %lld; all layers must be equal",
+        for (int64_t i = 0; gguf_next(&all); i++) {
+            if (layer < 0 && i > 0 && all.integer != size)
+                gguf_fail(&r->g, "key %s: layers differ, %lld and %lld; all layers must be equal",
                           name, (long long)size, (long long)all.integer);
-            size = all.integer;
+            size = layer < 0 || i == layer ? all.integer : size;
         }
     } else {
         size = gguf_int(&r->g, name, fallback);
@@ -273,6 +326,11 @@ static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fal
         gguf_fail(&r->g, "key %s is %lld: a number from 1 to 16777216 is expected", name,
                   (long long)size);
     return size;
+}
+
+static inline int64_t gguf_key_size(gguf_reader *r, const char *key, int64_t fallback)
+{
+    return gguf_layer_size(r, key, fallback, -1);
 }
 
 /* Writes the member "name": x, with the fewest digits from which the same float can be read. */
@@ -332,8 +390,7 @@ static inline void gguf_refuse_others(gguf_reader *r)
             gguf_int(g, name, 0) > 0)
             gguf_fail(g, "key %s: mixtures of experts are not supported", name);
         else if (strstr(gguf_known_keys(r->a), key) == NULL && strstr(r->a->keys, key) == NULL)
-            gguf_fail(g, "key %.64s is unknown, and may change the model's results",
-                      name);
+            gguf_fail(g, "key %.64s is unknown, and may change the model's results", name);
     }
     if (gguf_bool(g, gguf_key_of(r, "attention.causal"), 1) == 0)
         gguf_fail(g, "key %s is false: models without causal attention are not supported", r->key);
@@ -383,28 +440,31 @@ static inline void gguf_print_sizes(gguf_reader *r)
                   { "attention.head_count", "num_attention_heads", "n_head" } };
     const int gpt2 = strcmp(r->a->name, "gpt2") == 0;
     const gguf_tensor *table = gguf_find_tensor(&r->g, "token_embd.weight");
+    const int gemma4 = strcmp(r->a->name, "gemma4") == 0; /* whose last layers may be wider */
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         gguf_print(r, ",\n  \"%s\": %lld", gpt2 ? sizes[i].gpt2 : sizes[i].llama,
-                 (long long)gguf_key_size(r, sizes[i].key, 0));
+                   (long long)gguf_layer_size(r, sizes[i].key, 0, gemma4 && i == 2 ? 0 : -1));
     if (table == NULL)
         gguf_fail(&r->g, "tensor token_embd.weight is missing; does the file have keys only?");
     else
         gguf_print(r, ",\n  \"vocab_size\": %lld", (long long)table->d[1]);
     gguf_print(r, ",\n  \"tie_word_embeddings\": %s",
-             gguf_find_tensor(&r->g, "output.weight") == NULL ? "true" : "false");
+               gguf_find_tensor(&r->g, "output.weight") == NULL ? "true" : "false");
 }
 
-/* Returns the number of columns of a head. */
+/* Returns the number of columns of a head; in Gemma 4, of layers with full attention. */
 static inline int64_t gguf_head_dim(gguf_reader *r)
 {
     const int64_t width = gguf_key_size(r, "embedding_length", 0);
     const int64_t heads = gguf_key_size(r, "attention.head_count", 0);
     if (r->g.error[0] != 0)
         return 1;
-    const int64_t head = gguf_key_size(r, "attention.key_length", width >= heads ? width / heads : 1);
+    const int64_t head =
+        gguf_key_size(r, "attention.key_length", width >= heads ? width / heads : 1);
     if (!gguf_has_key(r, "attention.key_length") && width % heads != 0)
-        gguf_fail(&r->g, "the width %lld is not a multiple of the %lld heads, and key %s, the "
-                         "width of a head, is missing",
+        gguf_fail(&r->g,
+                  "the width %lld is not a multiple of the %lld heads, and key %s, the "
+                  "width of a head, is missing",
                   (long long)width, (long long)heads, r->key);
     const int partial = strcmp(r->a->name, "gpt2") == 0 || llama_find_type(r->a->type)->rotated > 0;
     if (gguf_key_size(r, "attention.value_length", head) != head ||
@@ -476,8 +536,8 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *expected, int64_
         if (!(rotations[p] > 0) || !(rotations[q] > 0))
             continue;
         const double fallback = rotations[1] / (1 + 3 * fraction[1]);
-        const double slope =
-            i < 0 ? 1 / (3 * fallback) : (fraction[p] - fraction[q]) / (rotations[p] - rotations[q]);
+        const double slope = i < 0 ? 1 / (3 * fallback)
+                                   : (fraction[p] - fraction[q]) / (rotations[p] - rotations[q]);
         l->low = gguf_round4(rotations[q] - fraction[q] / slope);
         l->high = gguf_round4(rotations[p] + (1 - fraction[p]) / slope);
         if (gguf_llama3_error(l, expected, n, base) <= 1e-5)
@@ -491,10 +551,12 @@ static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, doubl
     float expected[LLAMA_MAX_HEAD_DIM / 2];
     const int64_t n = gguf_head_dim(r) / 2;
     gguf_llama3 l = { 1, 1, 4, 8192 }; /* values of Meta's models */
-    if (r->g.error[0] == 0 && (t->elements != n || n > LLAMA_MAX_HEAD_DIM / 2 || t->type != GGUF_T_F32))
-        gguf_fail(&r->g, "tensor %s: %lld numbers of type F32 are expected, one for each pair of "
-                         "columns of a head", t->name,
-                  (long long)n);
+    if (r->g.error[0] == 0 &&
+        (t->elements != n || n > LLAMA_MAX_HEAD_DIM / 2 || t->type != GGUF_T_F32))
+        gguf_fail(&r->g,
+                  "tensor %s: %lld numbers of type F32 are expected, one for each pair of "
+                  "columns of a head",
+                  t->name, (long long)n);
     if (r->g.error[0] != 0 || gguf_read_floats(&r->g, t, 0, n, expected) != 0)
         return;
     for (int64_t i = 0; i < n; i++)
@@ -507,7 +569,8 @@ static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, doubl
         gguf_llama3_fit(&l, expected, n, base);
     if (!(gguf_llama3_error(&l, expected, n, base) <= 1e-5) || !(l.high > l.low) || !(l.low > 0))
         gguf_fail(&r->g, "tensor %s: its factors do not fit Llama 3's scaling", t->name);
-    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.9g, ", l.factor);
+    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.9g, ",
+               l.factor);
     gguf_print(r, "\"low_freq_factor\": %.9g, \"high_freq_factor\": %.9g, ", l.low, l.high);
     gguf_print(r, "\"original_max_position_embeddings\": %.9g}", l.original);
 }
@@ -549,7 +612,57 @@ static inline void gguf_print_rotated(gguf_reader *r)
         return;
     if ((int64_t)(part * (double)head) != columns) /* the product was rounded down */
         part = ((double)columns + 0.5) / (double)head;
-    gguf_print(r, ",\n  \"partial_rotary_factor\": %.17g", part);
+    gguf_print(r, ",\n  \"%s\": %.17g",
+               strcmp(r->a->name, "gptneox") ? "partial_rotary_factor" : "rotary_pct", part);
+}
+
+/* Writes the rotary positions of Gemma 4. In layers with full attention, rope_freqs.weight has
+ * divisors of the frequencies, and very large ones for pairs of columns that do not rotate. */
+static inline void gguf_print_gemma4_positions(gguf_reader *r)
+{
+    float divisors[LLAMA_MAX_HEAD_DIM / 2];
+    const gguf_tensor *t = gguf_find_tensor(&r->g, "rope_freqs.weight");
+    const int64_t n = gguf_head_dim(r) / 2;
+    int64_t rotated = 0, others = 0;
+    if (t == NULL || t->elements != n || n > LLAMA_MAX_HEAD_DIM / 2 || t->type != GGUF_T_F32) {
+        gguf_fail(&r->g,
+                  "tensor rope_freqs.weight: %lld numbers of type F32 are expected, one for "
+                  "each pair of columns of a head",
+                  (long long)n);
+        return;
+    }
+    if (gguf_read_floats(&r->g, t, 0, n, divisors) != 0)
+        return;
+    while (rotated < n && divisors[rotated] == divisors[0] && divisors[0] < 1e20f)
+        rotated++;
+    while (rotated + others < n && divisors[rotated + others] >= 1e20f)
+        others++;
+    if (rotated == 0 || rotated + others < n || !(divisors[0] > 0))
+        gguf_fail(&r->g, "tensor rope_freqs.weight: equal numbers above 0 and then numbers of at "
+                         "least 1e20 are expected");
+    gguf_print(r, ",\n  \"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+                  "\"proportional\"");
+    gguf_print_real(r, "rope_theta", gguf_require_real(r, "rope.freq_base"));
+    gguf_print_real(r, "factor", (double)divisors[0]);
+    gguf_print(r,
+               ",\n  \"partial_rotary_factor\": %.17g},\n  \"sliding_attention\": {\"rope_type\": "
+               "\"default\"",
+               (double)rotated / (double)n);
+    gguf_print_real(r, "rope_theta", gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
+    gguf_print(r, "}}");
+}
+
+/* Writes the keys with which YaRN's factor of cosines and sines, and Ministral's factor of queries,
+ * follow from the text's length. */
+static inline void gguf_print_mistral3(gguf_reader *r)
+{
+    const double scale = gguf_real(&r->g, gguf_key_of(r, "attention.temperature_scale"), 0);
+    const double all = gguf_real(&r->g, gguf_key_of(r, "rope.scaling.yarn_log_multiplier"), 0);
+    if (all != 0) {
+        gguf_print(r, ",\n  \"mscale\": 1.0");
+        gguf_print_real(r, "mscale_all_dim", all);
+    }
+    gguf_print_real(r, "llama_4_scaling_beta", scale);
 }
 
 /* Writes the keys of config.json for rotary positions. */
@@ -562,9 +675,14 @@ static inline void gguf_print_positions(gguf_reader *r)
     const double old = gguf_real(g, gguf_key_of(r, "rope.scale_linear"), 1);
     const double factor = gguf_real(g, gguf_key_of(r, "rope.scaling.factor"), old);
     const int yarn = type != NULL && strcmp(type, "yarn") == 0;
+    const int mistral3 = strcmp(r->a->name, "mistral3") == 0;
     if (!(base > 1))
         gguf_fail(g, "key %s.rope.freq_base is %g: a number above 1 is expected", r->a->name, base);
-    gguf_print_real(r, "rope_theta", base);
+    if (strcmp(r->a->name, "gemma4") == 0) {
+        gguf_print_gemma4_positions(r);
+        return;
+    }
+    gguf_print_real(r, strcmp(r->a->name, "gptneox") ? "rope_theta" : "rotary_emb_base", base);
     gguf_print_rotated(r);
     if (gguf_find_tensor(g, "rope_factors_long.weight") != NULL) {
         gguf_print_longrope(r);
@@ -575,16 +693,23 @@ static inline void gguf_print_positions(gguf_reader *r)
                   r->a->name, type);
     if (factors != NULL && g->error[0] == 0) {
         if (type != NULL && strcmp(type, "none") != 0)
-            gguf_fail(g, "tensor %s and key %s both scale frequencies; only one of them is "
-                         "supported", factors->name,
-                      gguf_key_of(r, "rope.scaling.type"));
+            gguf_fail(g,
+                      "tensor %s and key %s both scale frequencies; only one of them is "
+                      "supported",
+                      factors->name, gguf_key_of(r, "rope.scaling.type"));
         gguf_print_llama3(r, factors, base);
         return;
     }
-    if (g->error[0] != 0 || (!yarn && (factor == 1 || (type != NULL && *type == 'n'))))
+    const int unscaled = !yarn && (factor == 1 || (type != NULL && *type == 'n'));
+    if (g->error[0] != 0 || (unscaled && !mistral3))
         return;
-    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", yarn ? "yarn" : "linear");
+    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"",
+               yarn       ? "yarn"
+               : unscaled ? "default"
+                          : "linear");
     gguf_print_real(r, "factor", factor);
+    if (mistral3)
+        gguf_print_mistral3(r);
     static const char *const keys[][2] = {
         { "rope.scaling.yarn_attn_factor", "attention_factor" },
         { "rope.scaling.yarn_beta_fast", "beta_fast" },
@@ -595,9 +720,9 @@ static inline void gguf_print_positions(gguf_reader *r)
             gguf_print_real(r, keys[i][1], gguf_real(g, r->key, 0));
     if (yarn && gguf_real(g, gguf_key_of(r, "rope.scaling.yarn_ext_factor"), 1) != 1)
         gguf_fail(g, "key %s: 1 is expected, the only supported value", r->key);
-    if (yarn && gguf_has_key(r, "rope.scaling.original_context_length"))
+    if ((yarn || mistral3) && gguf_has_key(r, "rope.scaling.original_context_length"))
         gguf_print(r, ",\n  \"original_max_position_embeddings\": %lld",
-                 (long long)gguf_key_size(r, "rope.scaling.original_context_length", 0));
+                   (long long)gguf_key_size(r, "rope.scaling.original_context_length", 0));
     gguf_print(r, "}");
 }
 
@@ -626,10 +751,10 @@ static inline void gguf_print_windows(gguf_reader *r)
     gguf_print(r, ",\n  \"layer_types\": [");
     for (int64_t i = 0; i < layers && g->error[0] == 0; i++) {
         const int slides = each.item_type == GGUF_BOOL && gguf_next(&each) ? each.integer != 0
-                           : every == 0                             ? window > 0
-                                                                    : (i + 1) % every != 0;
+                           : every == 0                                    ? window > 0
+                                                                           : (i + 1) % every != 0;
         gguf_print(r, "%s\"%s\"", i > 0 ? ", " : "",
-                 slides && window > 0 ? "sliding_attention" : "full_attention");
+                   slides && window > 0 ? "sliding_attention" : "full_attention");
     }
     gguf_print(r, "]");
 }
@@ -640,7 +765,8 @@ static inline void gguf_print_windows(gguf_reader *r)
 static inline void gguf_print_gemma(gguf_reader *r)
 {
     static const char *const caps[] = { "attn_logit_softcapping", "final_logit_softcapping" };
-    const int largest = gguf_key_size(r, "block_count", 0) == (strcmp(r->a->name, "gemma2") ? 62 : 46);
+    const int largest =
+        gguf_key_size(r, "block_count", 0) == (strcmp(r->a->name, "gemma2") ? 62 : 46);
     const int64_t divisor =
         gguf_key_size(r, "embedding_length", 0) / gguf_key_size(r, "attention.head_count", 1);
     for (int i = 0; i < 2; i++)
@@ -648,10 +774,63 @@ static inline void gguf_print_gemma(gguf_reader *r)
             gguf_print_real(r, caps[i], gguf_real(&r->g, r->key, 0));
         else
             gguf_print(r, ",\n  \"%s\": null", caps[i]);
-    gguf_print(r, ",\n  \"query_pre_attn_scalar\": %lld", (long long)(largest ? divisor : gguf_head_dim(r)));
+    gguf_print(r, ",\n  \"query_pre_attn_scalar\": %lld",
+               (long long)(largest ? divisor : gguf_head_dim(r)));
     if (strcmp(r->a->name, "gemma3") == 0)
         gguf_print_real(r, "rope_local_base_freq",
-                      gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
+                        gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
+}
+
+/* Returns whether Gemma 4's layer has a sliding window. */
+static inline int gguf_layer_slides(gguf_reader *r, int64_t layer)
+{
+    gguf_items each =
+        gguf_array(&r->g, gguf_key_of(r, "attention.sliding_window_pattern"), GGUF_BOOL);
+    while (gguf_next(&each))
+        if (layer-- == 0)
+            return each.integer != 0;
+    return 0;
+}
+
+/* Writes keys that only Gemma 4 has: sizes that differ by layer, layers that share keys, and the
+ * layers' further inputs. A layer with full attention that computes keys, but no values, uses its
+ * keys as values. */
+static inline void gguf_print_gemma4(gguf_reader *r)
+{
+    gguf *g = &r->g;
+    const int64_t layers = gguf_key_size(r, "block_count", 0), head = gguf_head_dim(r);
+    const int64_t shared = gguf_int(g, gguf_key_of(r, "attention.shared_kv_layers"), 0);
+    const int64_t first = gguf_layer_size(r, "feed_forward_length", 0, 0);
+    const int64_t last = gguf_layer_size(r, "feed_forward_length", 0, layers - 1);
+    const int64_t columns = gguf_key_size(r, "attention.key_length_swa", head);
+    int64_t key_heads[2] = { 0, 0 }; /* of layers with full attention, of others */
+    int as_values = 0, n = 0;
+    if (gguf_key_size(r, "attention.value_length_swa", columns) != columns ||
+        gguf_key_size(r, "rope.dimension_count_swa", columns) != columns)
+        gguf_fail(g, "key %s: the %lld columns of a head's keys are expected", r->key,
+                  (long long)columns);
+    gguf_print(r, ",\n  \"per_layer_config\": {");
+    for (int64_t i = 0; i < layers && g->error[0] == 0; i++) {
+        char name[64];
+        const int slides = gguf_layer_slides(r, i);
+        key_heads[slides] = gguf_layer_size(r, "attention.head_count_kv", 0, i);
+        snprintf(name, sizeof name, "blk.%lld.attn_v.weight", (long long)i);
+        as_values |= !slides && i < layers - shared && gguf_find_tensor(g, name) == NULL;
+        if (!slides)
+            gguf_print(r, "%s\"%lld\": {\"head_dim\": %lld, \"num_key_value_heads\": %lld}",
+                       n++ > 0 ? ", " : "", (long long)i, (long long)head, (long long)key_heads[0]);
+    }
+    gguf_print(r, "},\n  \"head_dim\": %lld", (long long)columns);
+    gguf_print(r, ",\n  \"num_key_value_heads\": %lld",
+               (long long)(key_heads[1] > 0 ? key_heads[1] : key_heads[0]));
+    gguf_print(r, ",\n  \"num_kv_shared_layers\": %lld,\n  \"use_double_wide_mlp\": %s",
+               (long long)shared, first == last ? "false" : "true");
+    gguf_print(r, ",\n  \"attention_k_eq_v\": %s", as_values ? "true" : "false");
+    gguf_print(r, ",\n  \"hidden_size_per_layer_input\": %lld",
+               (long long)gguf_int(g, gguf_key_of(r, "embedding_length_per_layer_input"), 0));
+    const gguf_tensor *table = gguf_find_tensor(g, "per_layer_token_embd.weight");
+    if (table != NULL)
+        gguf_print(r, ",\n  \"vocab_size_per_layer_input\": %lld", (long long)table->d[1]);
 }
 
 /* Writes eos_token_id: the tokens that end a text, a turn or a message. */
@@ -663,7 +842,7 @@ static inline void gguf_print_eos(gguf_reader *r)
     int n = 0;
     if (gguf_find(&r->g, "tokenizer.ggml.bos_token_id") != NULL)
         gguf_print(r, ",\n  \"bos_token_id\": %lld",
-                 (long long)gguf_int(&r->g, "tokenizer.ggml.bos_token_id", 0));
+                   (long long)gguf_int(&r->g, "tokenizer.ggml.bos_token_id", 0));
     gguf_print(r, ",\n  \"eos_token_id\": [");
     for (int i = 0; i < 3; i++)
         if (gguf_find(&r->g, keys[i]) != NULL)
@@ -675,16 +854,31 @@ static inline void gguf_print_llama(gguf_reader *r)
 {
     gguf *g = &r->g;
     const int64_t heads = gguf_key_size(r, "attention.head_count", 1);
-    gguf_print(r, ",\n  \"num_key_value_heads\": %lld",
-             (long long)gguf_key_size(r, "attention.head_count_kv", heads));
-    gguf_print(r, ",\n  \"head_dim\": %lld", (long long)gguf_head_dim(r));
+    const int neox = strcmp(r->a->name, "gptneox") == 0;
+    if (strcmp(r->a->name, "gemma4") == 0) {
+        gguf_print_gemma4(r);
+    } else {
+        gguf_print(r, ",\n  \"num_key_value_heads\": %lld",
+                   (long long)gguf_key_size(r, "attention.head_count_kv", heads));
+        gguf_print(r, ",\n  \"head_dim\": %lld", (long long)gguf_head_dim(r));
+    }
     gguf_print(r, ",\n  \"hidden_act\": \"%s\"", r->a->activation);
-    if (r->a->plus_one)
+    if (r->a->plus_one || r->a->sandwich)
         gguf_print(r, ",\n  \"hidden_activation\": \"%s\"", r->a->activation);
-    gguf_print_real(r, "rms_norm_eps", gguf_require_real(r, "attention.layer_norm_rms_epsilon"));
+    if (neox)
+        gguf_print_real(r, "layer_norm_eps", gguf_require_real(r, "attention.layer_norm_epsilon"));
+    else
+        gguf_print_real(r, "rms_norm_eps",
+                        gguf_require_real(r, "attention.layer_norm_rms_epsilon"));
+    if (neox)
+        gguf_print(r, ",\n  \"use_parallel_residual\": %s",
+                   gguf_bool(g, gguf_key_of(r, "use_parallel_residual"), 1) ? "true" : "false");
     if (strcmp(r->a->name, "qwen2") != 0)
         gguf_print(r, ",\n  \"attention_bias\": %s",
-                 gguf_find_tensor(g, "blk.0.attn_q.bias") != NULL ? "true" : "false");
+                   gguf_find_tensor(g, "blk.0.attn_q.bias") != NULL ||
+                           gguf_find_tensor(g, "blk.0.attn_qkv.bias") != NULL
+                       ? "true"
+                       : "false");
     if (gguf_find_tensor(g, "blk.0.ffn_gate.bias") != NULL)
         gguf_print(r, ",\n  \"mlp_bias\": true");
     static const char *const factors[][2] = { { "embedding_scale", "embedding_multiplier" },
@@ -709,7 +903,8 @@ static inline void gguf_print_config(gguf_reader *r)
     gguf_print_sizes(r);
     if (strcmp(r->a->name, "gpt2") == 0) {
         gguf_print(r, ",\n  \"activation_function\": \"%s\"", r->a->activation);
-        gguf_print_real(r, "layer_norm_epsilon", gguf_require_real(r, "attention.layer_norm_epsilon"));
+        gguf_print_real(r, "layer_norm_epsilon",
+                        gguf_require_real(r, "attention.layer_norm_epsilon"));
     } else {
         gguf_print_llama(r);
     }
@@ -739,11 +934,10 @@ typedef struct { /* how a tensor of the file appears in the stream */
     const gguf_tensor *tensor;
     gckpt_storage storage;
     int64_t rows, columns; /* shape of the parameter: its rows and columns */
-    /* number of heads whose interleaved rows must be separated into halves again, or 0 */
-    int64_t heads;
+    gguf_order order;
     /* nonzero if the rows of the parameter are the columns in the file */
     int transposed;
-    float subtract;           /* number to subtract from each value */
+    float subtract; /* number to subtract from each value */
     size_t row_bytes;
     uint64_t begin; /* offset in the stream, counted from the end of the stream's header */
 } gguf_view;
@@ -754,24 +948,17 @@ typedef struct {
     size_t count, current;
     char *header;
     size_t header_bytes;
-    uint64_t at;            /* number of bytes that were returned so far */
-    unsigned char *rows;    /* buffer with some rows of views[current] */
-    int64_t first, n;       /* index of the first row in the buffer, and number of rows in it */
+    uint64_t at;         /* number of bytes that were returned so far */
+    unsigned char *rows; /* buffer with some rows of views[current] */
+    int64_t first, n;    /* index of the first row in the buffer, and number of rows in it */
     /* capacity: bytes of the buffer for rows; raw_bytes: bytes after them for data as read from the
      * file */
     size_t capacity, raw_bytes;
 } gguf_stream;
 
-/* Returns the index that row `row` of a parameter has in the file. */
-static inline int64_t gguf_file_row(const gguf_view *p, int64_t row)
-{
-    const int64_t head = p->heads > 0 ? p->rows / p->heads : 0, in = p->heads > 0 ? row % head : 0;
-    return p->heads > 0 ? row - in + in % (head / 2) * 2 + in / (head / 2) : row;
-}
-
 /* Converts n values of a view from the type in the file to the type in the stream. */
 static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, int64_t n,
-                              unsigned char *to)
+                                unsigned char *to)
 {
     enum { SOME = 256 };
     float values[SOME];
@@ -804,8 +991,8 @@ static inline int gguf_transpose(gguf_stream *s, const gguf_view *p)
     const uint64_t row = gguf_bytes(p->tensor->type, p->rows);
     const uint64_t begin = p->tensor->offset + gguf_bytes(p->tensor->type, s->first);
     for (int64_t i = 0; i < p->columns; i++) {
-        if (gguf_read_bytes(s->g, begin + (uint64_t)i * row, raw, gguf_bytes(p->tensor->type, s->n)) !=
-            0)
+        if (gguf_read_bytes(s->g, begin + (uint64_t)i * row, raw,
+                            gguf_bytes(p->tensor->type, s->n)) != 0)
             return -1;
         gguf_convert(p, raw, s->n, value);
         for (int64_t k = 0; k < s->n; k++)
@@ -825,7 +1012,8 @@ static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
     if (p->transposed)
         return gguf_transpose(s, p);
     unsigned char *raw = s->rows + s->capacity;
-    if (gguf_read_bytes(s->g, p->tensor->offset + (uint64_t)gguf_file_row(p, row) * bytes, raw, bytes) != 0)
+    if (gguf_read_bytes(s->g, p->tensor->offset + (uint64_t)gguf_file_row(p->order, row) * bytes,
+                        raw, bytes) != 0)
         return -1;
     gguf_convert(p, raw, p->columns, s->rows);
     return 0;
@@ -890,7 +1078,7 @@ static inline int gguf_stream_rows(gguf_stream *s)
 /* Writes the safetensors header of the stream. Sets *size to the size of the whole stream in
  * bytes. */
 static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
-                                   const model_config *c, uint64_t *size)
+                                     const model_config *c, uint64_t *size)
 {
     static const char *const names[] = { "F32", "BF16", "F16", "I8", "U8" };
     const size_t each = MODEL_NAME + 160;
@@ -906,11 +1094,13 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
         gguf_param_name(a, c, p->tensor->name, name);
         n += (size_t)snprintf(s->header + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                               i > 0 ? ',' : '{', name, names[p->storage]);
-        const int64_t packed_columns = p->storage >= GCKPT_STORAGE_I8 ? (int64_t)p->row_bytes : p->columns;
+        const int64_t packed_columns =
+            p->storage >= GCKPT_STORAGE_I8 ? (int64_t)p->row_bytes : p->columns;
         const int matrix = model_get_param(c, model_find_param(c, name)).shape.n == 2;
         n += matrix ? (size_t)snprintf(s->header + n, each, "%lld,%lld", (long long)p->rows,
                                        (long long)packed_columns)
-                    : (size_t)snprintf(s->header + n, each, "%lld", (long long)(p->rows * packed_columns));
+                    : (size_t)snprintf(s->header + n, each, "%lld",
+                                       (long long)(p->rows * packed_columns));
         n += (size_t)snprintf(s->header + n, each, "],\"data_offsets\":[%llu,%llu]}",
                               (unsigned long long)begin, (unsigned long long)end);
         p->begin = begin;
@@ -930,11 +1120,11 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
  * error as large as the first one. */
 static inline gckpt_storage gguf_storage_of(int type, int transposed)
 {
-    return type == GGUF_T_F32               ? GCKPT_STORAGE_F32
-           : type == GGUF_T_F16             ? GCKPT_STORAGE_F16
-           : type == GGUF_T_BF16            ? GCKPT_STORAGE_BF16
+    return type == GGUF_T_F32                   ? GCKPT_STORAGE_F32
+           : type == GGUF_T_F16                 ? GCKPT_STORAGE_F16
+           : type == GGUF_T_BF16                ? GCKPT_STORAGE_BF16
            : type == GGUF_T_Q4_0 && !transposed ? GCKPT_STORAGE_I4
-                                            : GCKPT_STORAGE_I8;
+                                                : GCKPT_STORAGE_I8;
 }
 
 /* Returns whether the matrix is (in,out) in the model's family; it is (out,in) in GGUF. */
@@ -950,7 +1140,7 @@ static inline int gguf_is_transposed(const model_config *c, const model_paramete
 /* Fills *view, which says how tensor view->tensor becomes parameter p with the storage `keep`.
  * Returns 0, or -1 with g->error. */
 static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const model_config *c,
-                               const model_parameter *p, gckpt_storage keep, gguf_view *view)
+                                 const model_parameter *p, gckpt_storage keep, gguf_view *view)
 {
     const gguf_tensor *t = view->tensor;
     const int matrix = p->shape.n == 2;
@@ -959,15 +1149,17 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
     view->columns = p->shape.d[p->shape.n - 1];
     if (t->d[view->transposed] != view->columns || t->d[!view->transposed] != view->rows ||
         t->d[2] * t->d[3] != 1)
-        return gguf_fail(g, "tensor %s: shape (%lld,%lld,%lld,%lld), but the keys of the file "
-                            "require (%lld,%lld)",
+        return gguf_fail(g,
+                         "tensor %s: shape (%lld,%lld,%lld,%lld), but the keys of the file "
+                         "require (%lld,%lld)",
                          t->name, (long long)t->d[0], (long long)t->d[1], (long long)t->d[2],
-                         (long long)t->d[3], (long long)(view->transposed ? view->rows : view->columns),
+                         (long long)t->d[3],
+                         (long long)(view->transposed ? view->rows : view->columns),
                          (long long)(view->transposed ? view->columns : view->rows));
     if (!gguf_is_supported(t->type))
         return gguf_read_floats(g, t, 0, 0, NULL); /* sets the error text for an unsupported type */
-    view->heads = gguf_paired_heads(a, c, p->name);
-    if (view->heads > 0) {
+    view->order = gguf_order_of(a, c, p->name, p->shape.d[0]);
+    if (view->order.a > 0) {
         view->rows *= matrix ? 1 : view->columns;
         view->columns = matrix ? view->columns : 1;
     }
@@ -976,8 +1168,8 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
                          gguf_tensor_types[t->type].name);
     view->subtract = gguf_norm_offset(a, p->name);
     view->storage = view->subtract == 0 && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
-               : view->subtract == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
-                                                            : GCKPT_STORAGE_F32;
+                    : view->subtract == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
+                                                                    : GCKPT_STORAGE_F32;
     view->row_bytes = (size_t)view->columns * (view->storage == GCKPT_STORAGE_F32 ? 4 : 2);
     if (((keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0) ||
          (keep == GCKPT_STORAGE_I8 && t->type == GGUF_T_Q8_0)) &&
@@ -1003,7 +1195,8 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         char name[MODEL_NAME];
         if (gguf_is_skipped(all[i]->name))
             continue;
-        const int64_t at = gguf_param_name(a, c, all[i]->name, name) ? model_find_param(c, name) : -1;
+        const int64_t at =
+            gguf_param_name(a, c, all[i]->name, name) ? model_find_param(c, name) : -1;
         if (at < 0) {
             gguf_fail(g, "tensor %s does not belong to a %s of %lld layers", all[i]->name, a->name,
                       (long long)c->layers);
@@ -1012,9 +1205,10 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         const model_parameter p = model_get_param(c, at);
         gguf_view *view = &s->views[s->count++];
         const int floats = source->floats != NULL && model_is_in_modules(c, source->floats, p.name);
-        const gckpt_storage keep = floats            ? GCKPT_STORAGE_F32
-                                   : source->as_file ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
-                                                     : source->storage;
+        const gckpt_storage keep = floats ? GCKPT_STORAGE_F32
+                                   : source->as_file
+                                       ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
+                                       : source->storage;
         memset(view, 0, sizeof *view);
         view->tensor = all[i];
         model_store_name(c, name, p.name);
@@ -1034,8 +1228,9 @@ static inline int gguf_declare(model_loader *l, gckpt_store *store, gguf *g)
 {
     const int64_t layers = l->model->config.layers;
     if ((uint64_t)layers > g->tensor_count)
-        return gguf_fail(g, "its keys name %lld layers, but it has only %llu tensors: cut off or "
-                            "damaged",
+        return gguf_fail(g,
+                         "its keys name %lld layers, but it has only %llu tensors: cut off or "
+                         "damaged",
                          (long long)layers, (unsigned long long)g->tensor_count);
     return model_declare(l->model, store) == 0 ? 0 : gguf_fail(g, "%s", l->model->error);
 }

@@ -18,6 +18,9 @@
  *   llama   SentencePiece's BPE. As in transformers, each split of a token into two tokens is a
  *           merge. Merges into tokens of higher score come first; for equal scores, those with a
  *           longer first part. If all tokens have the same score, lower ids come first.
+ *   gemma4  the same with a list of merges
+ *   bert    WordPiece. A token that begins a word has U+2581 before its text there
+ *   t5      SentencePiece's Unigram, also XLM-RoBERTa's
  * Settings that GGUF files lack are assumed to be those of these models: qwen2, qwen35, olmo,
  * command-r and modern-bert normalize to NFC; added tokens absorb no white space around them; with add_space_prefix, a space is put
  * before each text after an added token, but only before the first text in Mistral's
@@ -37,10 +40,15 @@ typedef struct {
     int add_bos, ignore_merges;
 } gguf_pre;
 
+/* The values of tokenizer.ggml.model. */
+typedef enum { GGUF_GPT2, GGUF_LLAMA, GGUF_GEMMA4, GGUF_BERT, GGUF_T5, GGUF_KINDS } gguf_kind;
+static const char *const gguf_kinds[] = { "gpt2", "llama", "gemma4", "bert", "t5" };
+
 typedef struct {
     gguf *g;
-    int spm;               /* nonzero if tokenizer.ggml.model is "llama", that is, SentencePiece */
-    const gguf_pre *pre;   /* if tokenizer.ggml.model is "gpt2", the rule that splits texts */
+    gguf_kind kind;
+    int spm;             /* nonzero for GGUF_LLAMA and GGUF_GEMMA4, SentencePiece's BPE */
+    const gguf_pre *pre; /* if tokenizer.ggml.model is "gpt2", the rule that splits texts */
     char *texts;         /* memory for texts of tokens that differ from those in the file */
     bpe_list l;
 } gguf_vocabulary;
@@ -124,10 +132,7 @@ enum { GGUF_PRES = sizeof gguf_pres / sizeof gguf_pres[0] };
 static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
 {
     static const char *const others[][2] = {
-        { "t5", ", a unigram model" },
-        { "bert", ", WordPiece" },
         { "rwkv", ", RWKV's own" },
-        { "gemma4", ", Gemma 4's own" },
         { "plamo2", ", PLaMo 2's own" },
         { "none", ": the file has no tokenizer" },
         { "no_vocab", ": the file has no tokenizer" },
@@ -140,17 +145,22 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
         return -1;
     if (model == NULL)
         return gguf_fail(g, "key " GGUF_KEY("model") " is missing: the file has no tokenizer");
-    v->spm = strcmp(model, "llama") == 0;
-    if (v->spm)
+    int known = 0;
+    while (known < GGUF_KINDS && strcmp(model, gguf_kinds[known]) != 0)
+        known++;
+    v->kind = (gguf_kind)known;
+    v->spm = known == GGUF_LLAMA || known == GGUF_GEMMA4;
+    if (known != GGUF_GPT2 && known != GGUF_KINDS)
         return 0;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(model, others[i][0]) == 0)
             what = others[i][1];
-    if (strcmp(model, "gpt2") != 0)
+    if (known == GGUF_KINDS)
         return gguf_fail(
             g,
-            "key " GGUF_KEY("model") " is \"%.40s\"%s; supported are gpt2 (byte-level BPE) "
-                                     "and llama (SentencePiece's BPE)",
+            "key " GGUF_KEY("model") " is \"%.40s\"%s; supported are gpt2 (byte-level BPE), llama "
+                                     "and gemma4 (SentencePiece's BPE), t5 (its Unigram) and bert "
+                                     "(WordPiece)",
             model, what);
     if ((pre == NULL || strcmp(pre, "default") == 0) && kind != NULL && strcmp(kind, "gpt2") == 0)
         pre = "gpt-2"; /* the key is missing in older files of GPT-2 */
@@ -200,9 +210,9 @@ static inline int gguf_print_size(const char *text, size_t size)
     return (int)n;
 }
 
-/* Undoes two changes of converters to GGUF, which write U+2581 in added tokens as a space, and fill
- * gaps of a vocabulary with tokens such as [PAD7] for token 7. Puts U+2581 back into the token's
- * text, or marks the token as unused. */
+/* Undoes the changes of converters to GGUF, which write U+2581 in added tokens as a space, and fill
+ * gaps of a vocabulary with tokens such as [PAD7] for token 7, which is marked as unused. In WordPiece,
+ * they put U+2581 before tokens that begin a word, and remove ## from the others. */
 static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
 {
     bpe_listed *t = &v->l.tokens[id];
@@ -210,6 +220,19 @@ static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
     const int n = snprintf(filler, sizeof filler, "[PAD%ld]", (long)id);
     if (t->size == (uint32_t)n && memcmp(t->text, filler, t->size) == 0)
         t->type = BPE_TOKEN_UNUSED;
+    if (v->kind == GGUF_BERT && t->type != BPE_TOKEN_CONTROL && t->type != BPE_TOKEN_UNUSED) {
+        if (t->size >= 3 && memcmp(t->text, BPE_SPACE, 3) == 0) {
+            t->text += 3;
+            t->size -= 3;
+            return;
+        }
+        char *to = v->texts + *at;
+        memcpy(to, "##", 2);
+        memcpy(to + 2, t->text, t->size);
+        t->text = to;
+        t->size += 2;
+        *at += t->size;
+    }
     if (!v->spm || t->type != BPE_TOKEN_USER || memchr(t->text, ' ', t->size) == NULL)
         return;
     bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER, NULL };
@@ -229,14 +252,15 @@ static inline int gguf_read_types(gguf_vocabulary *v)
     const gguf_key *k = gguf_find(g, GGUF_KEY("scores"));
     const int is_integer = k != NULL && k->type == GGUF_ARRAY && gguf_is_integer(k->item_type);
     memset(&scores, 0, sizeof scores);
-    if (v->spm) /* scores are only needed for SentencePiece; gpt2 has a list of merges */
+    const int scored = v->kind == GGUF_LLAMA || v->kind == GGUF_T5; /* others need no scores */
+    if (scored)
         scores = gguf_array(g, GGUF_KEY("scores"), is_integer ? GGUF_I32 : GGUF_F32);
     if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->l.count)
         return gguf_fail(g,
                          "key " GGUF_KEY("token_type") ": %llu types for %ld tokens, expected "
                                                        "one per token",
                          (unsigned long long)types.count, (long)v->l.count);
-    if (g->error[0] == 0 && v->spm && scores.count != (uint64_t)v->l.count)
+    if (g->error[0] == 0 && scored && scores.count != (uint64_t)v->l.count)
         return gguf_fail(g,
                          "key " GGUF_KEY("scores") ": %llu scores for %ld tokens, expected one "
                                                    "per token",
@@ -270,11 +294,20 @@ static inline int gguf_read_types(gguf_vocabulary *v)
 static inline int gguf_read_ids(gguf_vocabulary *v)
 {
     const int typed = gguf_find(v->g, GGUF_KEY("token_type")) != NULL;
-    const int32_t fallback[3] = { v->spm && v->l.count > 2 ? 1 : -1,
-                                  v->spm && v->l.count > 2 ? 2 : -1, v->spm ? 0 : -1 };
+    static const int32_t usual[GGUF_KINDS][3] = {
+        { -1, -1, -1 }, { 1, 2, 0 }, { -1, -1, -1 }, { 101, 102, 100 }, { -1, 1, 2 }
+    }; /* llama.cpp's defaults of bos, eos and the unknown token */
+    const int bert = v->kind == GGUF_BERT;
+    int32_t fallback[3];
+    for (int i = 0; i < 3; i++)
+        fallback[i] = v->l.count > usual[v->kind][i] ? usual[v->kind][i] : -1;
     v->l.bos = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), fallback[0]);
     v->l.eos = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), fallback[1]);
     v->l.unk = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), fallback[2]);
+    if (bert) {
+        v->l.bos = gguf_bpe_id(v, GGUF_KEY("cls_token_id"), v->l.bos);
+        v->l.eos = gguf_bpe_id(v, GGUF_KEY("seperator_token_id"), v->l.eos); /* as in llama.cpp */
+    }
     gguf_bpe_id(v, GGUF_KEY("eot_token_id"), -1);
     gguf_bpe_id(v, GGUF_KEY("eom_token_id"), -1);
     gguf_bpe_id(v, GGUF_KEY("padding_token_id"), -1);
@@ -284,8 +317,12 @@ static inline int gguf_read_ids(gguf_vocabulary *v)
         v->l.tokens[v->l.bos].type = BPE_TOKEN_CONTROL;
     if (!typed && v->l.eos >= 0)
         v->l.tokens[v->l.eos].type = BPE_TOKEN_CONTROL;
-    if (!typed && v->spm)
+    if (!typed && v->kind != GGUF_GPT2 && v->l.unk >= 0)
         v->l.tokens[v->l.unk].type = BPE_TOKEN_UNKNOWN;
+    if ((bert || v->kind == GGUF_T5) && v->l.unk < 0)
+        return gguf_fail(v->g, "key " GGUF_KEY("unknown_token_id") " is missing");
+    if (bert && !typed)
+        return gguf_fail(v->g, "key " GGUF_KEY("token_type") " is missing");
     return 0;
 }
 
@@ -317,7 +354,9 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     if (gguf_read_types(v) != 0 || gguf_read_ids(v) != 0)
         return -1;
     for (int32_t i = 0; i < v->l.count; i++)
-        bytes += v->l.tokens[i].type == BPE_TOKEN_USER ? 3 * (size_t)v->l.tokens[i].size : 0;
+        bytes += v->kind == GGUF_BERT                    ? (size_t)v->l.tokens[i].size + 2
+                 : v->l.tokens[i].type == BPE_TOKEN_USER ? 3 * (size_t)v->l.tokens[i].size
+                                                         : 0;
     v->texts = (char *)malloc(bytes);
     if (v->texts == NULL)
         return gguf_fail(g, "out of memory for %llu bytes", (unsigned long long)bytes);
@@ -369,15 +408,18 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
 static inline int gguf_find_base(gguf_vocabulary *v)
 {
     gguf_items all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
-    if (!v->spm && v->g->error[0] == 0 && all.at == NULL)
+    const int listed = v->kind == GGUF_GPT2 || v->kind == GGUF_GEMMA4;
+    if (listed && v->g->error[0] == 0 && all.at == NULL)
         return gguf_fail(v->g, "key " GGUF_KEY("merges") " is missing");
-    for (int64_t i = 0; !v->spm && gguf_next(&all); i++)
+    for (int64_t i = 0; listed && gguf_next(&all); i++)
         if (gguf_check_merge(v, i, all.text, all.size) < 0)
             return -1;
     int32_t used = v->l.count, base;
     while (used > v->l.base && v->l.tokens[used - 1].type == BPE_TOKEN_UNUSED)
         used--;
-    for (base = used; base > v->l.base && bpe_list_is_added(&v->l.tokens[base - 1]); base--)
+    for (base = used;
+         v->kind != GGUF_BERT && base > v->l.base && bpe_list_is_added(&v->l.tokens[base - 1]);
+         base--)
         if (v->spm && v->l.tokens[base - 1].type != BPE_TOKEN_CONTROL)
             break;
     v->l.base = base;
@@ -394,7 +436,7 @@ static inline void gguf_json_model(gguf_vocabulary *v)
     bpe_list_bpe(&v->l, v->spm ? v->l.unk : -1, v->spm, !v->spm && v->pre->ignore_merges);
     gguf_items all;
     memset(&all, 0, sizeof all);
-    if (v->spm)
+    if (v->kind == GGUF_LLAMA)
         bpe_list_merges(&v->l);
     else
         all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
@@ -405,26 +447,95 @@ static inline void gguf_json_model(gguf_vocabulary *v)
     json_add_text(&v->l.out, "]}}\n");
 }
 
+/* Writes normalizer, pre-tokenizer, decoder and model of WordPiece. */
+static inline void gguf_json_wordpiece(gguf_vocabulary *v)
+{
+    static const char *const values[] = { "false", "true" };
+    const int lower = gguf_bool(v->g, GGUF_KEY("normalizer.lowercase"), 1);
+    const int accents = gguf_bool(v->g, GGUF_KEY("normalizer.strip_accents"), lower);
+    json_buffer *out = &v->l.out;
+    json_add_text(out, "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,"
+                       "\"handle_chinese_chars\":true,\"strip_accents\":");
+    json_add_text(out, values[accents != 0]);
+    json_add_text(out, ",\"lowercase\":");
+    json_add_text(out, values[lower != 0]);
+    json_add_text(out, "},\n\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\n\"decoder\":{"
+                       "\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true},\n\"model\":{"
+                       "\"type\":\"WordPiece\",\"unk_token\":");
+    json_add_string(out, v->l.tokens[v->l.unk].text, v->l.tokens[v->l.unk].size);
+    json_add_text(out, ",\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100,\n"
+                       "\"vocab\":");
+    bpe_list_vocabulary(&v->l);
+    json_add_text(out, "}}\n");
+}
+
+/* Writes the tokenizer.json of SentencePiece's Unigram. */
+static inline void gguf_json_unigram(gguf_vocabulary *v, int begins, int ends)
+{
+    gguf *g = v->g;
+    const gguf_key *map = gguf_find(g, GGUF_KEY("precompiled_charsmap"));
+    bpe_spm m;
+    memset(&m, 0, sizeof m);
+    m.unigram = 1;
+    m.prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), 1);
+    m.strips = gguf_bool(g, GGUF_KEY("remove_extra_whitespaces"), 0);
+    if (map != NULL &&
+        (map->type != GGUF_ARRAY || (map->item_type != GGUF_U8 && map->item_type != GGUF_I8)))
+        gguf_fail(g, "key %s: an array of bytes is expected", map->name);
+    if (g->error[0] != 0)
+        return;
+    if (map != NULL) {
+        m.charsmap.s = map->value;
+        m.charsmap.end = map->value + map->count;
+    }
+    double least = 0; /* the score of unknown characters follows from the least score */
+    for (int32_t i = 0; i < v->l.count; i++) {
+        const bpe_listed *t = &v->l.tokens[i];
+        m.byte_fallback |= t->type == BPE_TOKEN_BYTE;
+        least = t->type == BPE_TOKEN_NORMAL && t->score < least ? t->score : least;
+    }
+    for (int32_t i = 0; i < v->l.count; i++)
+        v->l.tokens[i].score = v->l.tokens[i].score < least ? least : v->l.tokens[i].score;
+    m.words = map != NULL && m.prefix && m.strips;
+    m.list = v->l;
+    bpe_spm_write(&m, begins, ends);
+    v->l = m.list;
+}
+
 static inline void gguf_json_tokenizer(gguf_vocabulary *v)
 {
     gguf *g = v->g;
-    const int begins = gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || v->pre->add_bos);
-    const int ends = gguf_bool(g, GGUF_KEY("add_eos_token"), 0);
+    const int bert = v->kind == GGUF_BERT, t5 = v->kind == GGUF_T5;
+    const int begins =
+        gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || bert || (v->pre && v->pre->add_bos));
+    const int separates = gguf_bool(g, GGUF_KEY("add_sep_token"), bert);
+    const int ends = bert ? separates : gguf_bool(g, GGUF_KEY("add_eos_token"), t5);
     const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
     if (begins && v->l.bos < 0)
-        gguf_fail(g, "a text begins with the token of key " GGUF_KEY("bos_token_id") ", which is missing");
+        gguf_fail(g, "a text begins with the token of key " GGUF_KEY(
+                         "bos_token_id") ", which is missing");
     if (ends && v->l.eos < 0)
-        gguf_fail(g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
+        gguf_fail(
+            g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
     if (g->error[0] != 0)
         return;
+    if (t5) {
+        gguf_json_unigram(v, begins, ends);
+        return;
+    }
     json_add_text(&v->l.out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     bpe_list_added(&v->l);
     if (begins || ends)
         bpe_list_template(&v->l, begins, ends);
+    if (bert) {
+        gguf_json_wordpiece(v);
+        return;
+    }
     if (v->spm) {
         bpe_list_spaces(&v->l, prefix, "");
     } else {
-        const char *splitter = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
+        const char *splitter =
+            prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
         json_add_text(&v->l.out, "\"normalizer\":");
         json_add_text(&v->l.out, v->pre->normalizer);
         json_add_text(&v->l.out, ",\n\"pre_tokenizer\":");

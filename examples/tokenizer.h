@@ -20,8 +20,7 @@
  *
  * The tokens equal those of Hugging Face's fast tokenizers. Text that is not UTF-8 is first
  * converted like Python's bytes.decode("utf-8", errors="replace") (bpe_to_utf8). Encoding n
- * bytes takes O(n log n) time, but up to cubic time if a regular expression has several unlimited
- * repetitions, such as a*a*b. Only one thread may use a tokenizer at a time, as it caches words.
+ * bytes takes O(n log n) time. Only one thread may use a tokenizer at a time, as it caches words.
  *
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
  *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece; Unigram
@@ -86,7 +85,7 @@ typedef struct {
     /* special, lstrip, rstrip of the file: the token is a special one; it absorbs white space
      * before it; after it */
     int special, lstrip, rstrip;
-    const char *name;         /* the token's text in the file, not normalized */
+    const char *name; /* the token's text in the file, not normalized */
     size_t name_size;
     /* memory that holds `text` and `name` if they are not in the file's text, or NULL */
     char *owned;
@@ -113,11 +112,11 @@ typedef enum {
 } bpe_pair_types;
 
 typedef struct {
-    int32_t count;   /* number of tokens, including added ones; ids are below it */
-    char *bytes;     /* the bytes that tokens decode to, one token after the other */
+    int32_t count; /* number of tokens, including added ones; ids are below it */
+    char *bytes;   /* the bytes that tokens decode to, one token after the other */
     /* token i decodes to bytes[start[i]] up to, but not including, bytes[start[i + 1]] */
     uint32_t *start;
-    char *names;     /* names of all tokens: as bytes if byte_level is nonzero, else as text */
+    char *names; /* names of all tokens: as bytes if byte_level is nonzero, else as text */
     uint32_t *name_start;
     int32_t *ids; /* hash table from names of vocabulary tokens to ids; -1 marks an empty slot */
     uint32_t ids_mask;
@@ -127,18 +126,18 @@ typedef struct {
      * of characters above which a word is unknown */
     char continuing[BPE_PATTERN];
     size_t continuing_size, most_characters;
-    double *scores;            /* for Unigram: the score of each token of the vocabulary */
-    double unknown_score;      /* for Unigram: the score of a character without a token */
-    bpe_charsmap map;          /* for BPE_PRECOMPILED */
-    int byte_level;            /* if nonzero, merging starts from bytes; if 0, from characters */
-    int byte_fallback, fuse_unk;        /* options byte_fallback and fuse_unk of the BPE model */
+    double *scores;              /* for Unigram: the score of each token of the vocabulary */
+    double unknown_score;        /* for Unigram: the score of a character without a token */
+    bpe_charsmap map;            /* for BPE_PRECOMPILED */
+    int byte_level;              /* if nonzero, merging starts from bytes; if 0, from characters */
+    int byte_fallback, fuse_unk; /* options byte_fallback and fuse_unk of the BPE model */
     /* if nonzero, a word that is in the vocabulary becomes that token without any merge */
     int ignore_merges;
     /* spaces that decoding removes from the start of a text: 1 removes one, BPE_STRIP_TOKEN all of the
      * first token that stand for U+2581 */
     int strip;
-    int32_t unknown;           /* id of unk_token, or -1 */
-    int32_t byte[256];         /* byte[b]: id of the token for the single byte b, or -1 */
+    int32_t unknown;   /* id of unk_token, or -1 */
+    int32_t byte[256]; /* byte[b]: id of the token for the single byte b, or -1 */
     /* if byte_level is 0, ascii[c]: id of the token for the ASCII character c, or -1 */
     int32_t ascii[128];
     bpe_step steps[BPE_STEPS]; /* the normalizers in order, then the pre-tokenizers */
@@ -213,16 +212,6 @@ static inline uint32_t bpe_get32(const unsigned char *p)
 }
 
 /* ---- loading: tokens and merges -------------------------------------------------------------- */
-/* Returns the character that stands for a byte in names of a byte-level vocabulary. Each visible
- * ASCII or Latin-1 byte stands for itself; the other 68 bytes (0 to 32, 127 to 160 and 173) become
- * the characters from 256 on. */
-static inline uint32_t bpe_character_of(int byte)
-{
-    if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
-        return (uint32_t)byte;
-    return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
-}
-
 /* Returns the byte that a character stands for in a byte-level name (see bpe_character_of), or
  * -1. */
 static inline int bpe_byte_of(uint32_t character)
@@ -286,8 +275,8 @@ typedef struct {
     size_t joined_capacity;
     bpe_step replace; /* the decoder's Replace step, or from_size 0 without one */
     int cleanup; /* option cleanup of the WordPiece decoder: removes spaces before some marks */
-    int byte_fallback;        /* nonzero if the decoder has a ByteFallback step */
-    int cross_merge;       /* nonzero if a merge joins text before a U+2581 with that U+2581 */
+    int byte_fallback; /* nonzero if the decoder has a ByteFallback step */
+    int cross_merge;   /* nonzero if a merge joins text before a U+2581 with that U+2581 */
 } bpe_loader;
 
 /* Returns the hash table's slot that holds a name, or the empty slot where it would be put. */
@@ -884,26 +873,6 @@ static inline void bpe_load_bert_normalizer(bpe_loader *l, uint32_t object)
     l->b->normalizers = l->b->step_count;
 }
 
-/* Decodes n characters of base64 to `to`. Returns the number of bytes, or SIZE_MAX if they are not
- * base64. */
-static inline size_t bpe_base64(const char *s, size_t n, unsigned char *to)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t size = 0;
-    uint32_t bits = 0;
-    for (int i = 0; i < 2 && n > 2 && (n + (size_t)i) % 4 == 0 && s[n - 1] == '='; i++)
-        n--; /* padding */
-    for (size_t i = 0; i < n; i++) {
-        const char *at = s[i] != 0 ? strchr(digits, s[i]) : NULL;
-        if (at == NULL)
-            return SIZE_MAX;
-        bits = bits << 6 | (uint32_t)(at - digits);
-        if (i % 4 != 0)
-            to[size++] = (unsigned char)(bits >> (6 - i % 4 * 2));
-    }
-    return n % 4 == 1 ? SIZE_MAX : size;
-}
-
 /* Reads the map of a Precompiled normalizer: in base64, the number of bytes of the trie (32 bits), its
  * units, and the texts. */
 static inline void bpe_load_charsmap(bpe_loader *l, uint32_t at)
@@ -1045,7 +1014,8 @@ static inline void bpe_load_split(bpe_loader *l, uint32_t object)
     else if (!regex && i == 3)
         json_mismatch(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
     else if (!regex)
-        bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
+        bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p.from,
+                         &p.from_size);
     else
         p.regex = bpe_load_regex(d, d->nodes[regex].line, "pre_tokenizer", json_text(d, regex),
                                  json_size(d, regex));
@@ -1485,7 +1455,8 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     return bpe_load_end(&l);
 }
 
-/* Reads a tokenizer from a text that bpe_vocab_json or bpe_spm_json returned, with their d. */
+/* Reads a tokenizer from a text that bpe_vocab_json, bpe_spm_json or bpe_tekken_json returned, with
+ * their d. */
 static inline int bpe_read_converted(bpe *b, const json *d, const char *path, char *text,
                                      size_t size)
 {
@@ -1515,8 +1486,21 @@ static inline int bpe_read_spm(bpe *b, const char *path, const char *config)
     return bpe_read_converted(b, &d, path, text, size);
 }
 
+/* Reads a tokenizer from Mistral's tekken.json (bpe_tekken_json). As in tiktoken, pairs that merge
+ * into the same token have the same rank. */
+static inline int bpe_read_tekken(bpe *b, const char *path)
+{
+    json d;
+    size_t size = 0;
+    char *text = bpe_tekken_json(&d, path, &size);
+    const int status = bpe_read_converted(b, &d, path, text, size);
+    for (uint32_t i = 0; status == 0 && i <= b->merge_mask; i++)
+        b->merges[i].rank = (uint32_t)b->merges[i].id;
+    return status;
+}
+
 /* Reads the tokenizer of a folder: tokenizer.json, or else vocab.json and merges.txt, or else
- * vocab.txt or tokenizer.model, with tokenizer_config.json if it exists. */
+ * vocab.txt or tokenizer.model, with tokenizer_config.json if it exists, or else tekken.json. */
 static inline int bpe_open(bpe *b, const char *directory)
 {
     static const char *const files[] = { "tokenizer.json",       "vocab.json",
@@ -1540,16 +1524,13 @@ static inline int bpe_open(bpe *b, const char *directory)
         return bpe_read_vocab(b, path[3], exists[6] ? path[6] : NULL);
     if (exists[4])
         return bpe_read_spm(b, path[4], exists[6] ? path[6] : NULL);
+    if (exists[5])
+        return bpe_read_tekken(b, path[5]);
     memset(b, 0, sizeof *b);
-    snprintf(
-        b->error, sizeof b->error,
-        "%.200s: expected a directory with tokenizer.json, with vocab.json and merges.txt, with "
-        "vocab.txt, or with tokenizer.model%s",
-        directory,
-        exists[5]
-            ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the same model in "
-              "Hugging Face's format"
-            : "");
+    snprintf(b->error, sizeof b->error,
+             "%.200s: expected a directory with tokenizer.json, with vocab.json and merges.txt, "
+             "with vocab.txt, with tokenizer.model, or with tekken.json",
+             directory);
     return -1;
 }
 
@@ -1573,8 +1554,9 @@ static inline int bpe_reserve(bpe_tokens *t, size_t n)
     if (n <= t->capacity - t->count)
         return 0;
     size_t capacity = t->count + n + t->capacity / 2 + 64;
-    int32_t *ids =
-        capacity < SIZE_MAX / sizeof *ids ? (int32_t *)realloc(t->ids, capacity * sizeof *ids) : NULL;
+    int32_t *ids = capacity < SIZE_MAX / sizeof *ids
+                       ? (int32_t *)realloc(t->ids, capacity * sizeof *ids)
+                       : NULL;
     if (ids == NULL)
         return bpe_fail(t, "out of memory for %.0f tokens", (double)capacity);
     t->ids = ids;
@@ -1917,6 +1899,7 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
         free(owned);
         return status;
     }
+    bpe_begin_pieces(p);
     while (piece.s < piece.end) {
         const char *s = bpe_piece_start(p, piece.s, piece.end);
         if (s == piece.end)
@@ -2204,11 +2187,13 @@ static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens 
             json_fail(&d, 0, "version %.0f: expected 1, which has 16-bit tokens of GPT-2",
                       (double)bpe_get32(p + 4));
         else if (size != at + 2 * (size_t)bpe_get32(p + 8))
-            json_fail(&d, 0, "the header says %.0f tokens, but the file has %.0f bytes: expected "
-                             "1024 bytes and 2 per token",
+            json_fail(&d, 0,
+                      "the header says %.0f tokens, but the file has %.0f bytes: expected "
+                      "1024 bytes and 2 per token",
                       (double)bpe_get32(p + 8), (double)size);
     } else if (p != NULL && size % 2 != 0) {
-        json_fail(&d, 0, "%.0f bytes: expected an even number, since a token takes 2 bytes", (double)size);
+        json_fail(&d, 0, "%.0f bytes: expected an even number, since a token takes 2 bytes",
+                  (double)size);
     }
     if (!d.error[0] && bpe_reserve(t, n = (size - at) / 2) != 0)
         json_fail(&d, 0, "%s", t->error);
@@ -2216,7 +2201,8 @@ static inline int bpe_read_bin(const char *path, int32_t vocabulary, bpe_tokens 
         int32_t id = p[at + 2 * i] | p[at + 2 * i + 1] << 8;
         t->ids[t->count + i] = id;
         if (id >= vocabulary)
-            json_fail(&d, 0, "token %.0f is %d, but the vocabulary has %d: is the file for another model?",
+            json_fail(&d, 0,
+                      "token %.0f is %d, but the vocabulary has %d: is the file for another model?",
                       (double)i, (int)id, (int)vocabulary);
     }
     int failed = d.error[0] != 0;
@@ -2234,8 +2220,8 @@ static inline int bpe_write_bin(const char *path, int header, bpe_tokens *t)
 {
     for (size_t i = 0; i < t->count; i++)
         if (t->ids[i] < 0 || t->ids[i] > 65535)
-            return bpe_fail(t, "%.200s: token %.0f is %d, which does not fit into 16 bits", path, (double)i,
-                            (int)t->ids[i]);
+            return bpe_fail(t, "%.200s: token %.0f is %d, which does not fit into 16 bits", path,
+                            (double)i, (int)t->ids[i]);
     if (header && t->count > INT32_MAX)
         return bpe_fail(t, "%.200s: %.0f tokens: expected fewer than 2^31", path, (double)t->count);
     FILE *f = fopen(path, "wb");

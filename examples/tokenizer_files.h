@@ -1,5 +1,5 @@
 /* tokenizer_files.h - converts other files of tokenizers to the text of a tokenizer.json, for
- * tokenizer.h: vocab.txt of BERT, and SentencePiece's tokenizer.model. To copy, with json.h. C99 or C++11. */
+ * tokenizer.h: vocab.txt of BERT, SentencePiece's tokenizer.model, and Mistral's tekken.json. To copy, with json.h. C99 or C++11. */
 #ifndef TOKENIZER_FILES_H
 #define TOKENIZER_FILES_H
 #include "json.h"
@@ -304,6 +304,18 @@ static inline void bpe_list_spaces(bpe_list *v, int prefix, const char *before)
     json_add_text(&v->out, "]},\n");
 }
 
+/* Writes the vocabulary of a model, an object. */
+static inline void bpe_list_vocabulary(bpe_list *v)
+{
+    for (int32_t i = 0; i < v->base; i++) {
+        json_add_text(&v->out, i > 0 ? ",\n" : "{");
+        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
+        json_add_text(&v->out, ":");
+        json_add_int(&v->out, i);
+    }
+    json_add_text(&v->out, v->base > 0 ? "}" : "{}");
+}
+
 /* Writes a BPE model up to its merges. unk: the id of the unknown token, or -1. */
 static inline void bpe_list_bpe(bpe_list *v, int32_t unk, int byte_fallback, int ignore_merges)
 {
@@ -316,14 +328,9 @@ static inline void bpe_list_bpe(bpe_list *v, int32_t unk, int byte_fallback, int
                   ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
     json_add_text(&v->out, unk >= 0 ? "true,\"byte_fallback\":" : "false,\"byte_fallback\":");
     json_add_text(&v->out, byte_fallback ? "true,\"ignore_merges\":" : "false,\"ignore_merges\":");
-    json_add_text(&v->out, ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
-    for (int32_t i = 0; i < v->base; i++) {
-        json_add_text(&v->out, i > 0 ? ",\n" : "");
-        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
-        json_add_text(&v->out, ":");
-        json_add_int(&v->out, i);
-    }
-    json_add_text(&v->out, "},\n\"merges\":[");
+    json_add_text(&v->out, ignore_merges ? "true,\n\"vocab\":" : "false,\n\"vocab\":");
+    bpe_list_vocabulary(v);
+    json_add_text(&v->out, ",\n\"merges\":[");
 }
 
 /* ---- tokenizer.model --------------------------------------------------------------------------- */
@@ -376,6 +383,9 @@ typedef struct {
     int prefix, strips,
         escapes;        /* add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces */
     bpe_proto charsmap; /* the precompiled_charsmap */
+    /* if nonzero, texts are split at white space, and U+2581 is put before each word, as in Hugging
+     * Face's files of XLM-RoBERTa; `prefix` and `strips` are then not used */
+    int words;
 } bpe_spm;
 
 /* Reads the settings of the trainer (field 2 of the file) and the normalizer (field 3). */
@@ -480,6 +490,26 @@ static inline int bpe_spm_read(bpe_spm *m, json *d, const char *file, size_t n)
     return m->escapes ? 0 : json_fail(d, 0, "escape_whitespaces is off, which is not supported");
 }
 
+/* Decodes n characters of base64 to `to`. Returns the number of bytes, or SIZE_MAX if they are not
+ * base64. */
+static inline size_t bpe_base64(const char *s, size_t n, unsigned char *to)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t size = 0;
+    uint32_t bits = 0;
+    for (int i = 0; i < 2 && n > 2 && (n + (size_t)i) % 4 == 0 && s[n - 1] == '='; i++)
+        n--; /* padding */
+    for (size_t i = 0; i < n; i++) {
+        const char *at = s[i] != 0 ? strchr(digits, s[i]) : NULL;
+        if (at == NULL)
+            return SIZE_MAX;
+        bits = bits << 6 | (uint32_t)(at - digits);
+        if (i % 4 != 0)
+            to[size++] = (unsigned char)(bits >> (6 - i % 4 * 2));
+    }
+    return n % 4 == 1 ? SIZE_MAX : size;
+}
+
 /* Appends n bytes in base64. */
 static inline void bpe_add_base64(json_buffer *out, const unsigned char *s, size_t n)
 {
@@ -499,6 +529,8 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
 {
     bpe_list *v = &m->list;
     json_buffer before = { NULL, 0, 0, 0 };
+    static const char space[] = "{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
+                                "\",\"prepend_scheme\":\"always\",\"split\":true}";
     json_add_text(&v->out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     bpe_list_added(v);
     if (begins || ends)
@@ -506,15 +538,27 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
     if (m->charsmap.s < m->charsmap.end) {
         json_add_text(&before, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
         bpe_add_base64(&before, m->charsmap.s, (size_t)(m->charsmap.end - m->charsmap.s));
-        json_add_text(&before, "\"},");
+        json_add_text(&before, m->words ? "\"}" : "\"},");
     }
-    if (m->strips)
+    if (m->strips && !m->words)
         /* in this order, since the time of the second search grows with the square of a run of spaces */
-        json_add_text(&before, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":"
-                               "\" \"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
-                               "\"\\\\A +| +\\\\z\"},\"content\":\"\"},");
+        json_add_text(&before,
+                      "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":"
+                      "\" \"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+                      "\"\\\\A +| +\\\\z\"},\"content\":\"\"},");
     v->out.failed |= before.failed;
-    bpe_list_spaces(v, m->prefix, before.text != NULL ? before.text : "");
+    if (m->words) {
+        json_add_text(&v->out, "\"normalizer\":");
+        json_add_text(&v->out, before.text != NULL ? before.text : "null");
+        json_add_text(&v->out, ",\n\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                               "{\"type\":\"WhitespaceSplit\"},");
+        json_add_text(&v->out, space);
+        json_add_text(&v->out, "]},\n\"decoder\":");
+        json_add_text(&v->out, space);
+        json_add_text(&v->out, ",\n");
+    } else {
+        bpe_list_spaces(v, m->prefix, before.text != NULL ? before.text : "");
+    }
     free(before.text);
     if (m->unigram) {
         char number[40];
@@ -522,7 +566,7 @@ static inline void bpe_spm_write(bpe_spm *m, int begins, int ends)
         json_add_int(&v->out, v->unk);
         json_add_text(&v->out, m->byte_fallback ? ",\"byte_fallback\":true,\n\"vocab\":["
                                                 : ",\"byte_fallback\":false,\n\"vocab\":[");
-        for (int32_t i = 0; i < v->count; i++) {
+        for (int32_t i = 0; i < v->base; i++) {
             json_add_text(&v->out, i > 0 ? ",\n[" : "[");
             json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
             snprintf(number, sizeof number, ",%.17g]", v->tokens[i].score);
@@ -585,6 +629,207 @@ static inline char *bpe_spm_json(json *d, const char *path, const char *config, 
     free(m.list.slots);
     free(m.list.merges);
     json_free(&in);
+    return bpe_end_text(d, &m.list.out, size);
+}
+
+/* ---- tekken.json ------------------------------------------------------------------------------- */
+/* Returns the character that stands for a byte in names of a byte-level vocabulary. Each visible
+ * ASCII or Latin-1 byte stands for itself; the other 68 bytes (0 to 32, 127 to 160 and 173) become
+ * the characters from 256 on. */
+static inline uint32_t bpe_character_of(int byte)
+{
+    if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
+        return (uint32_t)byte;
+    return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
+}
+
+/* Appends the name of a token of n bytes in a byte-level vocabulary, without quotes. */
+static inline void bpe_add_name(json_buffer *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char name[4];
+        const uint32_t c = bpe_character_of((unsigned char)s[i]);
+        json_add_text(out, c == '"' || c == '\\' ? "\\" : "");
+        json_add(out, name, (size_t)json_put_utf8(name, c));
+    }
+}
+
+/* Special tokens of files that do not list them, as in mistral-common up to version 7 of the format. */
+static const char *const bpe_tekken_specials[] = { "<unk>",
+                                                   "<s>",
+                                                   "</s>",
+                                                   "[INST]",
+                                                   "[/INST]",
+                                                   "[AVAILABLE_TOOLS]",
+                                                   "[/AVAILABLE_TOOLS]",
+                                                   "[TOOL_RESULTS]",
+                                                   "[/TOOL_RESULTS]",
+                                                   "[TOOL_CALLS]",
+                                                   "[IMG]",
+                                                   "<pad>",
+                                                   "[IMG_BREAK]",
+                                                   "[IMG_END]",
+                                                   "[PREFIX]",
+                                                   "[MIDDLE]",
+                                                   "[SUFFIX]",
+                                                   "[SYSTEM_PROMPT]",
+                                                   "[/SYSTEM_PROMPT]",
+                                                   "[TOOL_CONTENT]" };
+
+/* A tekken.json that is being read: its tokens; its first tokens, which are special; memory for
+ * texts of tokens. */
+typedef struct {
+    bpe_list list;
+    int32_t specials;
+    char *texts;
+} bpe_tekken;
+
+/* Sets the texts of special tokens, of which the file may list the first. Returns the end of the texts
+ * that it wrote to m->texts. */
+static inline char *bpe_tekken_names(bpe_tekken *m, json *d)
+{
+    enum { KNOWN = sizeof bpe_tekken_specials / sizeof bpe_tekken_specials[0] };
+    const uint32_t listed = json_find_nonnull(d, JSON_ROOT, "special_tokens");
+    uint32_t at = json_first(d, listed);
+    char *to = m->texts;
+    for (int32_t i = 0; i < m->specials && !d->error[0]; i++) {
+        bpe_listed *t = &m->list.tokens[i];
+        t->type = BPE_TOKEN_CONTROL;
+        if (at != 0) {
+            const uint32_t text = json_require(d, at, "token_str", JSON_STRING);
+            if (json_int(d, at, "rank", i) != i)
+                json_mismatch(d, json_find(d, at, "rank"), "ranks from 0 on, in order");
+            t->text = json_text(d, text);
+            t->size = json_size(d, text);
+            at = json_next(d, at);
+        } else if (listed == 0 && i < KNOWN) {
+            t->text = bpe_tekken_specials[i];
+            t->size = (uint32_t)strlen(t->text);
+        } else {
+            t->text = to;
+            t->size = (uint32_t)sprintf(to, "<SPECIAL_%ld>", (long)i);
+            to += t->size;
+        }
+        if (t->size == 3 && memcmp(t->text, "<s>", 3) == 0)
+            m->list.bos = i;
+    }
+    if (at != 0)
+        json_mismatch(d, listed, "at most default_num_special_tokens tokens");
+    return to;
+}
+
+/* Reads the bytes of the tokens after the special ones. `to` has space for them. */
+static inline void bpe_tekken_tokens(bpe_tekken *m, json *d, uint32_t vocabulary, char *to)
+{
+    bpe_list *v = &m->list;
+    uint32_t at = json_first(d, vocabulary);
+    for (int32_t i = m->specials; i < v->count && !d->error[0]; i++, at = json_next(d, at)) {
+        const uint32_t text = json_require(d, at, "token_bytes", JSON_STRING);
+        bpe_listed *t = &v->tokens[i];
+        const size_t size =
+            d->error[0] ? 0
+                        : bpe_base64(json_text(d, text), json_size(d, text), (unsigned char *)to);
+        if (!d->error[0] && (size == 0 || size > BPE_TOKEN_LONGEST))
+            json_mismatch(d, text, "1 to 1024 bytes in base64");
+        if (json_int(d, at, "rank", -1) != i - m->specials)
+            json_mismatch(d, json_find(d, at, "rank"), "ranks from 0 on, in order");
+        if (d->error[0])
+            return;
+        t->text = to;
+        t->size = (uint32_t)size;
+        t->type = BPE_TOKEN_NORMAL;
+        to += size;
+        uint32_t *slot = bpe_list_slot(v, t->text, t->size);
+        if (*slot != 0)
+            json_fail(d, d->nodes[at].line, "tokens %.0f and %.0f are equal", (double)*slot - 1,
+                      (double)i);
+        *slot = (uint32_t)i + 1;
+    }
+}
+
+/* Writes the model: the vocabulary, and as merges all pairs of tokens that together are a token. */
+static inline void bpe_tekken_model(bpe_tekken *m)
+{
+    bpe_list *v = &m->list;
+    json_buffer *out = &v->out;
+    int merges = 0;
+    json_add_text(out, "\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\n\"vocab\":{");
+    for (int32_t i = m->specials; i < v->count; i++) {
+        json_add_text(out, i > m->specials ? ",\n\"" : "\"");
+        bpe_add_name(out, v->tokens[i].text, v->tokens[i].size);
+        json_add_text(out, "\":");
+        json_add_int(out, i);
+    }
+    json_add_text(out, "},\n\"merges\":[");
+    for (int32_t i = m->specials; i < v->count && !out->failed; i++) {
+        const bpe_listed *t = &v->tokens[i];
+        for (size_t k = 1; k < t->size; k++) {
+            if (bpe_list_id(v, t->text, k) < 0 || bpe_list_id(v, t->text + k, t->size - k) < 0)
+                continue;
+            json_add_text(out, merges++ > 0 ? ",\n\"" : "\"");
+            bpe_add_name(out, t->text, k);
+            json_add_text(out, " ");
+            bpe_add_name(out, t->text + k, t->size - k);
+            json_add_text(out, "\"");
+        }
+    }
+    json_add_text(out, "]}}\n");
+}
+
+/* Converts Mistral's tekken.json to the text of a tokenizer.json: tokens as bytes in base64, in the
+ * order of their merges, after default_num_special_tokens special tokens. A text begins with <s>.
+ * Returns a text that the caller must free, and its *size, or NULL with d->error. */
+static inline char *bpe_tekken_json(json *d, const char *path, size_t *size)
+{
+    bpe_tekken m;
+    memset(&m, 0, sizeof m);
+    m.list.bos = m.list.eos = -1;
+    json_init(d, path);
+    json_read_file(d, path);
+    const uint32_t config = json_require(d, JSON_ROOT, "config", JSON_OBJECT);
+    const uint32_t pattern = json_require(d, config, "pattern", JSON_STRING);
+    const uint32_t vocabulary = json_require(d, JSON_ROOT, "vocab", JSON_ARRAY);
+    const int64_t all = json_int(d, config, "default_vocab_size", 0);
+    const int64_t specials = json_int(d, config, "default_num_special_tokens", 0);
+    if (!d->error[0] && (specials < 1 || specials > 1 << 20 || all <= specials ||
+                         all - specials > (int64_t)json_size(d, vocabulary)))
+        json_fail(d, 0,
+                  "default_vocab_size %.0f, default_num_special_tokens %.0f: expected special "
+                  "tokens, and as many others as vocab has, or fewer",
+                  (double)all, (double)specials);
+    size_t bytes = d->error[0] ? 0 : 24 * (size_t)specials + 1, slots = 64;
+    for (uint32_t at = json_first(d, vocabulary); !d->error[0] && at != 0; at = json_next(d, at))
+        bytes += json_size(d, json_require(d, at, "token_bytes", JSON_STRING));
+    if (!d->error[0]) {
+        while (slots < 2 * (size_t)all)
+            slots *= 2;
+        m.specials = (int32_t)specials;
+        m.list.count = (int32_t)all;
+        m.list.mask = (uint32_t)(slots - 1);
+        m.list.tokens = (bpe_listed *)calloc((size_t)all, sizeof *m.list.tokens);
+        m.list.slots = (uint32_t *)calloc(slots, sizeof *m.list.slots);
+        m.texts = (char *)malloc(bytes);
+        if (m.list.tokens == NULL || m.list.slots == NULL || m.texts == NULL)
+            json_fail(d, 0, "out of memory for %.0f tokens", (double)all);
+    }
+    if (!d->error[0])
+        bpe_tekken_tokens(&m, d, vocabulary, bpe_tekken_names(&m, d));
+    if (!d->error[0]) {
+        json_buffer *out = &m.list.out;
+        json_add_text(out, "{\"version\":\"1.0\",");
+        bpe_list_added(&m.list);
+        if (m.list.bos >= 0)
+            bpe_list_template(&m.list, 1, 0);
+        json_add_text(out, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":"
+                           "\"Split\",\"pattern\":{\"Regex\":");
+        json_add_string(out, json_text(d, pattern), json_size(d, pattern));
+        json_add_text(out, "},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"use_regex\":"
+                           "false}]},\n\"decoder\":{\"type\":\"ByteLevel\"},\n");
+        bpe_tekken_model(&m);
+    }
+    free(m.list.tokens);
+    free(m.list.slots);
+    free(m.texts);
     return bpe_end_text(d, &m.list.out, size);
 }
 

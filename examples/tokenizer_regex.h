@@ -12,7 +12,11 @@
  *   \z; (..), (?:..) and (?i:..), also with a ? after them; (?!x) and (?=x) for one character x; and the
  *   quantifiers ? * + {n} {n,} {n,m} of a character, and ?+ *+ ++, which give back nothing.
  * An expression without repeated groups, as this one, needs no recursion: it is compiled to a list of
- * operations without loops, and the matcher keeps at most one point to return to for each operation. */
+ * operations without loops, and the matcher keeps at most one point to return to for each operation. Whether
+ * the rest of an expression matches at a place depends only on the rest and the place. So the expression
+ * remembers, for each quantifier, the places from which the rest after it did not match, and where the last
+ * run of its characters ends: all matches in a text together take time in proportion to the text's length,
+ * also with many quantifiers (a*a*b). Only one thread may use an expression at a time. */
 #ifndef TOKENIZER_REGEX_H
 #define TOKENIZER_REGEX_H
 #include "json.h"
@@ -23,8 +27,7 @@ enum {
     BPE_SETS = 128,
     BPE_RANGES = 128,
     BPE_REGEX_DEPTH = 8, /* groups within groups */
-    BPE_REGEX_WAYS = 256,
-    BPE_REGEX_RUNS = 2 /* quantifiers without a limit in a sequence */
+    BPE_REGEX_WAYS = 256
 };
 
 typedef enum {
@@ -40,6 +43,7 @@ typedef enum {
 typedef struct {
     bpe_op_kind kind;
     int set, to, possessive;
+    int last; /* nonzero if the expression has matched after this operation */
     size_t min, max;
 } bpe_op;
 
@@ -51,8 +55,20 @@ typedef struct {
     unsigned char ascii[128]; /* whether each ASCII character is in the set */
 } bpe_set;
 
+/* What earlier matches in the text found out about an operation BPE_OP_RUN. */
+typedef struct {
+    /* if the run has no limit: all characters from run to run_end are in its set, and the next one is not */
+    const char *run, *run_end;
+    /* the rest of the expression after the run matches at no place from low to high; low is NULL if no
+     * place is known */
+    const char *low, *high;
+} bpe_regex_memo;
+
 typedef struct {
     bpe_op ops[BPE_OPS];
+    bpe_regex_memo memo[BPE_OPS];
+    const char *text_end; /* end of the text that `memo` belongs to */
+    size_t steps;         /* operations and characters that all matches tried, for tests */
     bpe_set sets[BPE_SETS];
     uint32_t ranges[BPE_RANGES][2];
     int op_count, set_count, range_count;
@@ -80,21 +96,111 @@ static inline size_t bpe_set_at(const bpe_regex *r, int set, const char *s, cons
     return bpe_set_has(r, &r->sets[set], c) ? size : 0;
 }
 
+/* Must be called before the first match in a text, unless its end is at another address than that of the
+ * text before. */
+static inline void bpe_regex_forget(bpe_regex *r)
+{
+    memset(r->memo, 0, (size_t)r->op_count * sizeof *r->memo);
+}
+
+/* Returns the end of the run of characters at s, and sets *low to the first place where it may end; NULL if
+ * the run is too short. */
+static inline const char *bpe_run_of(bpe_regex *r, int op, const char *s, const char *end,
+                                     const char **low)
+{
+    const bpe_op *o = &r->ops[op];
+    bpe_regex_memo *m = &r->memo[op];
+    const char *at = s;
+    size_t count = 0, size;
+    int known = 0;
+    for (; count < o->max && !known; at += size, count++) {
+        if (count == o->min)
+            *low = at;
+        known = count >= o->min && m->run != NULL && at >= m->run && at <= m->run_end;
+        size = known ? (size_t)(m->run_end - at) : bpe_set_at(r, o->set, at, end);
+        if (size == 0)
+            break;
+    }
+    r->steps += count;
+    if (o->max == SIZE_MAX && at > s) {
+        m->run = known && m->run < s ? m->run : s;
+        m->run_end = at;
+    }
+    if (count == o->min)
+        *low = at;
+    return count >= o->min ? at : NULL;
+}
+
+/* Returns the last place from low to `at` from which the rest after the run is not known to fail, or NULL. */
+static inline const char *bpe_run_last(const bpe_regex_memo *m, const char *low, const char *at)
+{
+    if (m->low == NULL || at < m->low || at > m->high)
+        return at;
+    if (m->low <= low)
+        return NULL;
+    at = m->low;
+    while (((unsigned char)*--at & 0xc0) == 0x80)
+        ;
+    return at;
+}
+
+/* Remembers that the rest after the run matches at no place from low to high. */
+static inline void bpe_run_failed(bpe_regex_memo *m, const char *low, const char *high)
+{
+    const int joins = m->low != NULL && low <= m->high && high >= m->low;
+    m->low = joins && m->low < low ? m->low : low;
+    m->high = joins && m->high > high ? m->high : high;
+}
+
+/* A place to return to if the rest of the expression does not match. */
+typedef struct {
+    int op; /* where to continue */
+    /* after a run: it may end from low to high, and the end `at` is being tried; else low is NULL */
+    const char *low, *at, *high;
+} bpe_regex_point;
+
+/* After a failure, sets *op and *s to the next operation and place to try. Returns 0 if none is left. */
+static inline int bpe_regex_back(bpe_regex *r, bpe_regex_point *points, int *depth, int *op,
+                                 const char **s)
+{
+    while (*depth > 0) {
+        bpe_regex_point *p = &points[*depth - 1];
+        bpe_regex_memo *m = &r->memo[p->op - 1];
+        const char *at = p->at;
+        *op = p->op;
+        *s = at;
+        if (p->low == NULL) {
+            --*depth;
+            return 1;
+        }
+        if (at > p->low) {
+            while (((unsigned char)*--at & 0xc0) == 0x80)
+                ;
+            *s = p->at = at = bpe_run_last(m, p->low, at);
+            if (at != NULL)
+                return 1;
+        }
+        bpe_run_failed(m, p->low, p->high);
+        --*depth;
+    }
+    return 0;
+}
+
 /* Returns the end of the match that begins at s, or NULL if the expression does not match there. The
  * text, valid UTF-8, is from `begin` to `end`. */
-static inline const char *bpe_regex_match(const bpe_regex *r, const char *begin, const char *s,
+static inline const char *bpe_regex_match(bpe_regex *r, const char *begin, const char *s,
                                           const char *end)
 {
-    struct {
-        int op;               /* where to continue */
-        const char *low, *at; /* with the text at `at`, then one character less, down to `low` */
-    } points[BPE_OPS];
+    bpe_regex_point points[BPE_OPS];
     int depth = 0, at_op = 0;
+    if (r->text_end != end)
+        bpe_regex_forget(r);
+    r->text_end = end;
     for (;;) {
         const bpe_op *o = &r->ops[at_op];
-        const char *low = s;
-        size_t count = 0, size;
+        bpe_regex_point *p = &points[depth];
         int holds = 1;
+        r->steps++;
         switch (o->kind) {
         case BPE_OP_MATCH: return s;
         case BPE_OP_JUMP: at_op = o->to; continue;
@@ -107,45 +213,40 @@ static inline const char *bpe_regex_match(const bpe_regex *r, const char *begin,
                 at_op = o->to;
                 continue;
             }
-            if (o->to >= 0) {
-                points[depth].op = o->to;
-                points[depth].low = points[depth].at = s;
-                depth++;
-            }
+            p->op = o->to;
+            p->low = NULL;
+            p->at = s;
+            depth += o->to >= 0;
             break;
         case BPE_OP_RUN:
-            for (; count < o->max && (size = bpe_set_at(r, o->set, s, end)) > 0; s += size)
-                if (count++ < o->min)
-                    low = s + size;
-            holds = count >= o->min;
-            if (holds && s > low && !o->possessive) {
-                points[depth].op = at_op + 1;
-                points[depth].low = low;
-                points[depth].at = s;
-                while (((unsigned char)*--points[depth].at & 0xc0) == 0x80)
-                    ;
-                depth++;
+            if (o->last) { /* no shorter run is tried */
+                size_t count = 0, size;
+                for (; count < o->max && (size = bpe_set_at(r, o->set, s, end)) > 0; s += size)
+                    count++;
+                r->steps += count;
+                holds = count >= o->min;
+                break;
             }
+            p->op = at_op + 1;
+            p->at = p->high = bpe_run_of(r, at_op, s, end, &p->low);
+            if (p->high != NULL && o->max > o->min) {
+                p->low = o->possessive ? p->high : p->low;
+                p->at = bpe_run_last(&r->memo[at_op], p->low, p->high);
+                depth += p->at != NULL;
+            }
+            s = p->at;
+            holds = s != NULL;
         }
-        if (holds) {
+        if (holds)
             at_op++;
-            continue;
-        }
-        if (depth == 0)
+        else if (!bpe_regex_back(r, points, &depth, &at_op, &s))
             return NULL;
-        at_op = points[depth - 1].op;
-        s = points[depth - 1].at;
-        if (s == points[depth - 1].low)
-            depth--;
-        else
-            while (((unsigned char)*--points[depth - 1].at & 0xc0) == 0x80)
-                ;
     }
 }
 
 /* Returns the start of the first match in the text from s on, and sets *match_end; returns `end` if there
  * is no match. Matches of no characters do not count. */
-static inline const char *bpe_regex_find(const bpe_regex *r, const char *begin, const char *s,
+static inline const char *bpe_regex_find(bpe_regex *r, const char *begin, const char *s,
                                          const char *end, const char **match_end)
 {
     for (; s < end; s++) {
@@ -163,10 +264,8 @@ typedef struct {
     bpe_regex *r;
     const char *s, *end;
     int fold, depth; /* fold: nonzero within (?i:..) */
-    /* of the current sequence: in how many ways it may be tried, apart from its runs of any length, and
-     * the number of these runs; a limit on both limits the time of a match */
+    /* of the current sequence: in how many ways its groups may be tried; a limit limits the time of a match */
     double ways;
-    int runs;
     const char *error;
 } bpe_regex_parser;
 
@@ -346,8 +445,6 @@ static inline void bpe_regex_quantifier(bpe_regex_parser *p, int op)
         }
         p->s++;
     }
-    p->runs += o->max > 16 && o->max > o->min;
-    p->ways *= o->max > 16 ? 1 : (double)(o->max - o->min + 1);
     if (c != 0 && strchr("?*+{", c) != NULL && p->s < p->end && strchr("?*+{", *p->s) != NULL)
         bpe_regex_fail(p, "two quantifiers in a row");
 }
@@ -360,13 +457,11 @@ static inline void bpe_regex_group(bpe_regex_parser *p)
     const int fold = p->fold,
               look = p->end - p->s > 2 && p->s[0] == '?' && (p->s[1] == '!' || p->s[1] == '=');
     const double ways = p->ways;
-    const int runs = p->runs;
     const int begin = look ? 0 : bpe_add_op(p, BPE_OP_SPLIT, 0, 0, 0);
     if (look) {
         const size_t must = p->s[1] == '=';
         p->s += 2;
         p->ways = 1;
-        p->runs = 0;
         bpe_add_op(p, BPE_OP_LOOK, bpe_regex_set(p), must, 0);
     } else {
         if (p->end - p->s >= 2 && memcmp(p->s, "?:", 2) == 0)
@@ -393,7 +488,6 @@ static inline void bpe_regex_group(bpe_regex_parser *p)
         p->ways++;
     }
     p->ways *= ways;
-    p->runs += runs;
     if (p->s < p->end && strchr("?*+{", *p->s) != NULL)
         bpe_regex_fail(p, "a group that is repeated");
 }
@@ -404,12 +498,10 @@ static inline void bpe_regex_alternatives(bpe_regex_parser *p)
 {
     bpe_regex *r = p->r;
     double ways = 0;
-    int runs = 0,
-        jump = -1; /* the last of a list of JUMPs, each with the number of the one before in `to` */
+    int jump = -1; /* the last of a list of JUMPs, each with the number of the one before in `to` */
     for (;;) {
         const int split = bpe_add_op(p, BPE_OP_SPLIT, 0, 0, 0);
         p->ways = 1;
-        p->runs = 0;
         while (p->s < p->end && *p->s != '|' && *p->s != ')') {
             if (*p->s == '(') {
                 p->s++;
@@ -422,11 +514,9 @@ static inline void bpe_regex_alternatives(bpe_regex_parser *p)
                 bpe_regex_quantifier(p, bpe_add_op(p, BPE_OP_RUN, bpe_regex_set(p), 1, 1));
             }
         }
-        if (p->runs > BPE_REGEX_RUNS || p->ways > BPE_REGEX_WAYS)
-            bpe_regex_fail(p,
-                           "a sequence with so many quantifiers that a match could take too long");
+        if (p->ways > BPE_REGEX_WAYS)
+            bpe_regex_fail(p, "a sequence with so many groups that a match could take too long");
         ways += p->ways;
-        runs = p->runs > runs ? p->runs : runs;
         if (p->s == p->end || *p->s != '|')
             break;
         p->s++;
@@ -436,7 +526,6 @@ static inline void bpe_regex_alternatives(bpe_regex_parser *p)
         r->ops[split].to = r->op_count;
     }
     p->ways = ways;
-    p->runs = runs;
     while (jump >= 0) {
         const int before = p->error == NULL ? r->ops[jump].to : -1;
         r->ops[jump].to = r->op_count;
@@ -449,7 +538,7 @@ static inline void bpe_regex_alternatives(bpe_regex_parser *p)
 static inline bpe_regex *bpe_regex_new(const char *expression, size_t n, const char **error)
 {
     bpe_regex *r = (bpe_regex *)calloc(1, sizeof *r);
-    bpe_regex_parser p = { r, expression, expression + n, 0, 0, 1, 0, NULL };
+    bpe_regex_parser p = { r, expression, expression + n, 0, 0, 1, NULL };
     *error = NULL;
     if (r == NULL)
         return NULL;
@@ -457,6 +546,11 @@ static inline bpe_regex *bpe_regex_new(const char *expression, size_t n, const c
     if (p.s < p.end)
         bpe_regex_fail(&p, "a ) without (");
     bpe_add_op(&p, BPE_OP_MATCH, 0, 0, 0);
+    for (int i = 0, next; i + 1 < r->op_count && p.error == NULL; i++) {
+        for (next = i + 1; r->ops[next].kind == BPE_OP_JUMP;)
+            next = r->ops[next].to;
+        r->ops[i].last = r->ops[next].kind == BPE_OP_MATCH;
+    }
     if (p.error == NULL)
         return r;
     *error = p.error;

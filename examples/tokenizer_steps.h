@@ -361,6 +361,7 @@ static inline size_t bpe_put_matched(const bpe_step *p, const char *s, size_t n,
 {
     const char *begin = s, *end = s + n, *match_end;
     size_t size = 0;
+    bpe_regex_forget(p->regex);
     while (s < end) {
         const char *match = bpe_regex_find(p->regex, begin, s, end, &match_end);
         const size_t before = (size_t)(match - s), after = match < end ? p->to_size : 0;
@@ -435,8 +436,15 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const bpe_char
 }
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
+/* Must be called before a text is split by step p. */
+static inline void bpe_begin_pieces(const bpe_step *p)
+{
+    if (p->regex != NULL)
+        bpe_regex_forget(p->regex);
+}
+
 /* Returns the start of the first piece into which step p splits the text s. It is s, unless the step
- * removes text there; it is `end` if the step removes all. */
+ * removes text there; it is `end` if the step removes all. bpe_begin_pieces was called. */
 static inline const char *bpe_piece_start(const bpe_step *p, const char *s, const char *end)
 {
     const char *match_end;
@@ -445,7 +453,7 @@ static inline const char *bpe_piece_start(const bpe_step *p, const char *s, cons
                                      : s;
 }
 
-/* Returns the end of the piece that starts at s, when step p splits the text s. */
+/* Returns the end of the piece that starts at s, when step p splits the text s; bpe_begin_pieces was called. */
 static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const char *end)
 {
     const char *found = s;

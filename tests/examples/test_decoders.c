@@ -85,34 +85,39 @@ static void test_gguf(void)
     }
 }
 
-/* LoRA of fused layers must have llama.cpp's names in GGUF and come back from there unchanged. GPT-NeoX, whose rows have
- * another order in GGUF, must be refused. */
+/* LoRA must have llama.cpp's names in GGUF and come back from there unchanged: of fused layers, also of GPT-NeoX, whose
+ * rows have another order in GGUF, and of Gemma 4. */
 static void test_export(void)
 {
-    static const char *const names[] = { "blk.1.attn_qkv.weight.lora_a",
-                                         "blk.0.ffn_up.weight.lora_b" };
-    char path[96];
-    tuned t;
-    snprintf(path, sizeof path, "%s/lora.gguf", tuning_folder);
-    open_base(&t, "phi3", NULL);
-    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "phi3_lora") == 0, "%s", t.m.error);
-    CHECK_MSG(gguf_adapter_save(&t.a, path) == 0, "%s", t.m.error);
-    end(&t);
-    open_base(&t, "phi3", NULL);
-    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, path) == 0, "%s", t.m.error);
-    tuning_logits(&t.m, t.s, &t.how, "phi3_lora", 1e-4);
-    end(&t);
-    gguf g;
-    CHECK(gguf_open(&g, path) == 0);
-    for (int i = 0; i < 2; i++)
-        CHECK_MSG(gguf_find_tensor(&g, names[i]) != NULL, "no %s", names[i]);
-    gguf_close(&g);
-    open_base(&t, "neox", NULL);
-    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "neox_lora") == 0, "%s", t.m.error);
-    CHECK_MSG(gguf_adapter_save(&t.a, path) != 0 &&
-                  strstr(t.m.error, "lora of a gpt_neox cannot be saved as GGUF; supported is"),
-              "%s", t.m.error);
-    end(&t);
+    static const struct {
+        const char *base, *adapter, *tensors[2];
+    } cases[] = {
+        { "phi3", "phi3_lora", { "blk.1.attn_qkv.weight.lora_a", "blk.0.ffn_up.weight.lora_b" } },
+        { "neox", "neox_lora", { "blk.0.attn_qkv.weight.lora_a", "blk.1.attn_qkv.weight.lora_b" } },
+        { "gemma4_big",
+          "gemma4_lora",
+          { "blk.0.attn_q.weight.lora_a", "blk.4.ffn_down.weight.lora_b" } }
+    };
+    for (int k = 0; k < 3; k++) {
+        char path[96], folder[96];
+        tuned t;
+        snprintf(path, sizeof path, "%s/lora.gguf", tuning_folder);
+        snprintf(folder, sizeof folder, GOLDEN "%s", cases[k].adapter);
+        open_base(&t, cases[k].base, NULL);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, folder) == 0, "%s", t.m.error);
+        CHECK_MSG(gguf_adapter_save(&t.a, path) == 0, "%s", t.m.error);
+        end(&t);
+        open_base(&t, cases[k].base, NULL);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, path) == 0, "%s", t.m.error);
+        tuning_logits(&t.m, t.s, &t.how, cases[k].adapter, 1e-4);
+        end(&t);
+        gguf g;
+        CHECK(gguf_open(&g, path) == 0);
+        for (int i = 0; i < 2; i++)
+            CHECK_MSG(gguf_find_tensor(&g, cases[k].tensors[i]) != NULL, "no %s",
+                      cases[k].tensors[i]);
+        gguf_close(&g);
+    }
 }
 
 /* Gemma 4: methods that need equal layers must be refused, and no method may train the factors of the layers. */

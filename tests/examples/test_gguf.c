@@ -297,7 +297,8 @@ static void add_keys(gguf_builder *f, const model_any *m, const char *architectu
         f->key_count++;
         return;
     }
-    put_key(b, architecture, "attention.head_count_kv", GGUF_ARRAY); /* here an array with a number for each layer */
+    put_key(b, architecture, "attention.head_count_kv",
+            GGUF_ARRAY); /* here an array with a number for each layer */
     put(b, GGUF_I32, 4);
     put(b, (uint64_t)c->layers, 8);
     for (int64_t i = 0; i < c->layers; i++)
@@ -401,7 +402,8 @@ static void same_config(const char *what, const model_config *a, const model_con
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
     CHECK_MSG(
-        !has_post_norms(a) || a->llama.score_scale == 0, "%s: scores times %g", what,
+        !has_post_norms(a) || a->llama.score_scale == (a->llama.row->gemma == 4),
+        "%s: scores times %g", what,
         a->llama
             .score_scale); /* a GGUF has no key for score_scale; 0 stands for 1 / sqrt(head_dim) */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
@@ -458,8 +460,8 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
                 memcpy(&bits, bytes + 2 * k, 2);
                 const unsigned char low_first[2] = { (unsigned char)bits,
                                                      (unsigned char)(bits >> 8) };
-                gguf_to_floats(p.storage == GCKPT_STORAGE_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first, 1,
-                            &have);
+                gguf_to_floats(p.storage == GCKPT_STORAGE_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first,
+                               1, &have);
             }
             wrong += off > 0 ? apart((double)have, (double)want[k]) > off
                              : bits_of(have) != bits_of(want[k]);
@@ -497,7 +499,8 @@ static void test_models(void)
             snprintf(what, sizeof what, "%s as %s", models[i][0] + 13,
                      gguf_tensor_types[types[k]].name);
             if (strcmp(m.config.type, "mistral") == 0 && m.config.llama.window == 0)
-                m.config.type = "llama"; /* the converter writes "llama" for a Mistral without windows */
+                m.config.type =
+                    "llama"; /* the converter writes "llama" for a Mistral without windows */
             /* GGUF has no key for layers without rotary. By default every fourth layer has none, so here all 3 layers
              * have rotary. */
             memset(m.config.llama.no_rope, 0, sizeof m.config.llama.no_rope);
@@ -563,21 +566,23 @@ static void test_converted(void)
 /* Bytes of one block that the Python package gguf 0.19 wrote (gguf.quants.quantize). */
 static void test_quantised(void)
 {
-    static const unsigned char q8_0[] = { 113, 33,  206, 10,  222, 26,  238, 127, 254, 210, 15,  227,
-                                          31,  243, 47,  3,   215, 20,  232, 36,  248, 52,  8,   220,
-                                          24,  236, 41,  253, 209, 13,  225, 29,  241, 46 };
+    static const unsigned char q8_0[] = { 113, 33,  206, 10,  222, 26, 238, 127, 254, 210, 15, 227,
+                                          31,  243, 47,  3,   215, 20, 232, 36,  248, 52,  8,  220,
+                                          24,  236, 41,  253, 209, 13, 225, 29,  241, 46 };
     static const unsigned char q4_0[] = { 102, 177, 171, 103, 154, 86,  121, 160, 104,
                                           155, 87,  138, 182, 121, 165, 104, 155, 87 };
-    static const unsigned char f16[] = { 74,  184, 165, 46,  208, 181, 110, 52,  23,  178, 102, 61,  110,
-                                         164, 192, 183, 251, 48,  251, 180, 66,  53,  110, 176, 3,   56,
-                                         110, 40,  236, 182, 165, 50,  39,  180, 23,  54,  137, 173, 110,
-                                         56,  137, 45,  23,  182, 39,  52,  165, 178, 236, 54,  110, 168,
-                                         3,   184, 110, 48,  66,  181, 251, 52,  251, 176, 192, 55 };
-    static const unsigned char bf16[] = { 9,   191, 213, 61,  186, 190, 142, 62,  67,  190, 173, 63,  142,
-                                          188, 248, 190, 31,  62,  159, 190, 168, 62,  14,  190, 0,   63,
-                                          14,  61,  221, 190, 85,  62,  133, 190, 195, 62,  177, 189, 14,
-                                          63,  177, 61,  195, 190, 133, 62,  85,  190, 221, 62,  14,  189,
-                                          0,   191, 14,  62,  168, 190, 159, 62,  31,  190, 248, 62 };
+    static const unsigned char f16[] = { 74,  184, 165, 46,  208, 181, 110, 52,  23,  178, 102,
+                                         61,  110, 164, 192, 183, 251, 48,  251, 180, 66,  53,
+                                         110, 176, 3,   56,  110, 40,  236, 182, 165, 50,  39,
+                                         180, 23,  54,  137, 173, 110, 56,  137, 45,  23,  182,
+                                         39,  52,  165, 178, 236, 54,  110, 168, 3,   184, 110,
+                                         48,  66,  181, 251, 52,  251, 176, 192, 55 };
+    static const unsigned char bf16[] = { 9,   191, 213, 61,  186, 190, 142, 62,  67,  190, 173,
+                                          63,  142, 188, 248, 190, 31,  62,  159, 190, 168, 62,
+                                          14,  190, 0,   63,  14,  61,  221, 190, 85,  62,  133,
+                                          190, 195, 62,  177, 189, 14,  63,  177, 61,  195, 190,
+                                          133, 62,  85,  190, 221, 62,  14,  189, 0,   191, 14,
+                                          62,  168, 190, 159, 62,  31,  190, 248, 62 };
     static const struct {
         int type;
         const unsigned char *bytes;
@@ -648,6 +653,17 @@ static void test_exported(void)
                    { "tests/golden/llama/linear", NULL },
                    { "tests/golden/llama/yarn", NULL },
                    { "tests/golden/gpt2/model", NULL },
+                   { "tests/golden/decoders/phi3", NULL },
+                   { "tests/golden/decoders/granite", NULL },
+                   { "tests/golden/decoders/olmo2", NULL },
+                   { "tests/golden/decoders/glm", NULL },
+                   { "tests/golden/decoders/glm4", NULL },
+                   { "tests/golden/decoders/ministral3", NULL },
+                   { "tests/golden/decoders/hunyuan", NULL },
+                   { "tests/golden/decoders/neox", NULL },
+                   { "tests/golden/decoders/gemma4_big", NULL },
+                   { "tests/golden/decoders/ernie", "no biases of the MLP in a ernie4_5" },
+                   { "tests/golden/decoders/gemma4", "no biases of queries, keys and values" },
                    { "tests/golden/llama/smollm3", "layers without rotary positions" },
                    { "tests/golden/windows/gemma2", "scales or caps of scores" } };
     enum { MODELS = sizeof models / sizeof models[0] };
@@ -661,7 +677,8 @@ static void test_exported(void)
         CHECK_MSG(models[i].refused == NULL ? failed == 0
                                             : failed && strstr(m.error, models[i].refused) != NULL,
                   "%s: %s", models[i].folder, m.error);
-        if (!failed && CHECK_MSG(model_load(&n, t, path, NULL) == 0, "%s: %s", models[i].folder, n.error)) {
+        if (!failed &&
+            CHECK_MSG(model_load(&n, t, path, NULL) == 0, "%s: %s", models[i].folder, n.error)) {
             if (strcmp(m.config.type, "mistral") == 0) /* GGUF calls it llama */
                 m.config.type = "llama";
             same_config(models[i].folder, &n.config, &m.config);
@@ -679,41 +696,181 @@ static void test_exported(void)
     }
 }
 
-/* A Q8_0 file has the tensors, with all bits, of the one that llama.cpp's converter wrote. */
-static void test_exported_q8_0(void)
+/* Checks that two files have the same tensors, with all bits. */
+static void same_tensors(const char *one, const char *other)
 {
-    static const int32_t stops[] = { 2, -1 };
-    model_any m;
-    bpe b;
     gguf have, want;
     int same = 0;
-    gckpt_store *s = tuning_load(&m, "tests/golden/llama/gqa", NULL);
-    open_tokenizer(&b, 0);
-    gguf_export e = { &m, s, &b, "tests/golden/llama/gqa", GGUF_T_Q8_0, stops };
-    CHECK_MSG(gguf_export_model(&e, in_folder("exported.gguf")) == 0, "%s", m.error);
-    CHECK_MSG(gguf_open(&have, path) == 0, "%s", have.error);
-    CHECK_MSG(gguf_open(&want, "tests/golden/gguf/llama-q8_0.gguf") == 0, "%s", want.error);
-    CHECK(have.tensor_count == want.tensor_count);
+    CHECK_MSG(gguf_open(&have, one) == 0, "%s", have.error);
+    CHECK_MSG(gguf_open(&want, other) == 0, "%s", want.error);
+    CHECK_MSG(have.tensor_count == want.tensor_count, "%s: %d tensors, not %d", other,
+              (int)have.tensor_count, (int)want.tensor_count);
     for (size_t i = 0; i < want.tensor_count && i < have.tensor_count; i++) {
         const gguf_tensor *p = &have.tensors[i], *q = &want.tensors[i];
         unsigned char *x = malloc((size_t)p->bytes + 1), *y = malloc((size_t)q->bytes + 1);
         CHECK_MSG(strcmp(p->name, q->name) == 0 && p->type == q->type && p->d[0] == q->d[0] &&
                       p->d[1] == q->d[1],
-                  "%s %s and %s %s", p->name, gguf_tensor_types[p->type].name, q->name,
+                  "%s: %s %s and %s %s", other, p->name, gguf_tensor_types[p->type].name, q->name,
                   gguf_tensor_types[q->type].name);
         if (p->type == q->type && p->bytes == q->bytes &&
             CHECK(gguf_read_bytes(&have, p->offset, x, (size_t)p->bytes) == 0 &&
                   gguf_read_bytes(&want, q->offset, y, (size_t)q->bytes) == 0))
-            same += CHECK_MSG(memcmp(x, y, (size_t)p->bytes) == 0, "%s has other values", p->name);
+            same += CHECK_MSG(memcmp(x, y, (size_t)p->bytes) == 0, "%s: %s has other values", other,
+                              p->name);
         free(x);
         free(y);
     }
     CHECK(same == (int)want.tensor_count);
     gguf_close(&have);
     gguf_close(&want);
+}
+
+/* A Q8_0 file has the tensors, with all bits, of the one that llama.cpp's converter wrote. */
+static void test_exported_q8_0(void)
+{
+    static const int32_t stops[] = { 2, -1 };
+    model_any m;
+    bpe b;
+    gckpt_store *s = tuning_load(&m, "tests/golden/llama/gqa", NULL);
+    open_tokenizer(&b, 0);
+    gguf_export e = { &m, s, &b, "tests/golden/llama/gqa", GGUF_T_Q8_0, stops };
+    CHECK_MSG(gguf_export_model(&e, in_folder("exported.gguf")) == 0, "%s", m.error);
+    same_tensors(path, "tests/golden/gguf/llama-q8_0.gguf");
     gckpt_store_free(s);
     bpe_free(&b);
     model_close(&m);
+}
+
+/* Checks that a file has the architecture's keys that another one, of the converter, has, with the same values. Sizes may be
+ * arrays instead, and keys of scaled positions may be missing if their type is none. */
+static void same_keys(const char *one, const char *other)
+{
+    gguf have, want;
+    CHECK_MSG(gguf_open(&have, one) == 0, "%s", have.error);
+    CHECK_MSG(gguf_open(&want, other) == 0, "%s", want.error);
+    const char *architecture = gguf_text(&want, "general.architecture", NULL);
+    char scaling[64];
+    snprintf(scaling, sizeof scaling, "%s.rope.scaling.type", architecture);
+    const char *type = gguf_text(&want, scaling, NULL);
+    const int none = type != NULL && strcmp(type, "none") == 0;
+    /* without this key, llama.cpp caps the logits */
+    CHECK(strcmp(architecture, "gemma4") != 0 ||
+          gguf_find(&have, "gemma4.final_logit_softcapping") != NULL);
+    for (size_t i = 0; i < want.key_count; i++) {
+        const gguf_key *k = &want.keys[i];
+        if (strncmp(k->name, architecture, strlen(architecture)) != 0 ||
+            (none && strstr(k->name, ".rope.scaling.") != NULL))
+            continue;
+        if (!CHECK_MSG(gguf_find(&have, k->name) != NULL, "%s: no key %s", other, k->name) ||
+            k->type == GGUF_ARRAY || k->type == GGUF_STRING ||
+            gguf_type_of(&have, k->name) == GGUF_ARRAY)
+            continue;
+        const double x = gguf_is_integer(k->type) ? (double)gguf_int(&have, k->name, -1)
+                         : k->type == GGUF_BOOL   ? (double)gguf_bool(&have, k->name, -1)
+                                                  : gguf_real(&have, k->name, -1);
+        const double y = gguf_is_integer(k->type) ? (double)gguf_int(&want, k->name, -1)
+                         : k->type == GGUF_BOOL   ? (double)gguf_bool(&want, k->name, -1)
+                                                  : gguf_real(&want, k->name, -1);
+        CHECK_MSG(x == y, "%s: %s is %g, not %g", other, k->name, x, y);
+    }
+    gguf_close(&have);
+    gguf_close(&want);
+}
+
+/* F16 files of the other architectures, made as llama.cpp's converter does: the logits are those of transformers, and
+ * the model has the same tensors, with all bits, after it was read and written. */
+static void test_exported_decoders(void)
+{
+    static const char *const files[] = { "gguf/decoders/glm",
+                                         "gguf/decoders/ministral3",
+                                         "gguf/decoders/hunyuan",
+                                         "gguf/decoders/ernie",
+                                         "gguf/decoders/neox",
+                                         "gguf/decoders/gemma4",
+                                         "gguf/decoders/gemma4_big",
+                                         "decoders/phi3_long",
+                                         "decoders/granite",
+                                         "decoders/olmo2",
+                                         "decoders/glm4" };
+    enum { FILES = sizeof files / sizeof files[0], EVERY = 8 };
+    gckpt_store *logits = gckpt_store_new(NULL);
+    CHECK(gckpt_store_load(logits, "tests/golden/gguf/decoders/expected.safetensors", NULL) ==
+          GCKPT_OK);
+    for (int i = 0; i < FILES; i++) {
+        char file_name[96];
+        const char *name = strrchr(files[i], '/') + 1;
+        model_any m;
+        bpe b;
+        gckpt_parameter want;
+        float have[LOGITS];
+        snprintf(file_name, sizeof file_name, "tests/golden/%s.gguf", files[i]);
+        gckpt_store *s = tuning_load(&m, file_name, NULL);
+        open_tokenizer(&b, 0);
+        if (strncmp(files[i], "gguf/", 5) == 0 &&
+            CHECK(gckpt_store_get(logits, gckpt_store_find(logits, name), &want) == GCKPT_OK) &&
+            CHECK(want.elements == LOGITS / EVERY && tuning_run(&m, s, NULL, name, have)))
+            for (int k = 0; k < LOGITS / EVERY; k++)
+                CHECK_MSG(apart((double)have[EVERY * k], (double)want.values[k]) <= 1e-4,
+                          "%s: logit %d is %g, not %g", name, EVERY * k, (double)have[EVERY * k],
+                          (double)want.values[k]);
+        gguf_export e = { &m, s, &b, "tests/golden", GGUF_T_F16, m.config.eos };
+        if (CHECK_MSG(gguf_export_model(&e, in_folder("exported.gguf")) == 0, "%s", m.error)) {
+            same_tensors(path, file_name);
+            same_keys(path, file_name);
+        }
+        if (m.config.llama.shared_from > 0) {
+            m.config.llama.shared_from++;
+            CHECK_MSG(gguf_export_check(&e) != 0 && strstr(m.error, "a sliding window; save"), "%s",
+                      m.error);
+        }
+        gckpt_store_free(s);
+        bpe_free(&b);
+        model_close(&m);
+    }
+    gckpt_store_free(logits);
+}
+
+/* Tokenizers of each kind come back with the same model, of any architecture; those whose rules no key expresses are
+ * refused. */
+static void test_exported_tokenizers(void)
+{
+    static const struct {
+        const char *model, *tokenizer, *kind, *refused;
+    } cases[] = {
+        { "gpt2/model", "bert", "bert", NULL },
+        { "gpt2/model", "cased", NULL, "model of the tokenizer" },
+        { "gpt2/model", "xlmr", "t5", NULL },
+        { "gpt2/model", "t5", NULL, "rule that splits texts" },
+        { "gpt2/model", "spm_unigram", NULL, "rule that splits texts" },
+        { "decoders/gemma4_big", "gemma", "gemma4", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char folder[96], tokenizer[96];
+        model_any m;
+        bpe b, c;
+        gguf g;
+        snprintf(folder, sizeof folder, "tests/golden/%s", cases[i].model);
+        snprintf(tokenizer, sizeof tokenizer, "tests/golden/tokenizer/%s", cases[i].tokenizer);
+        gckpt_store *s = tuning_load(&m, folder, NULL);
+        CHECK_MSG(bpe_open(&b, tokenizer) == 0, "%s", b.error);
+        gguf_export e = { &m, s, &b, folder, GGUF_T_F16, m.config.eos };
+        const int failed = gguf_export_model(&e, in_folder("exported.gguf"));
+        CHECK_MSG(cases[i].refused == NULL ? failed == 0
+                                           : failed && strstr(m.error, cases[i].refused) != NULL,
+                  "%s: %s", tokenizer, m.error);
+        if (!failed && CHECK_MSG(gguf_open(&g, path) == 0, "%s", g.error)) {
+            size_t size;
+            CHECK(strcmp(gguf_text(&g, "tokenizer.ggml.model", &size), cases[i].kind) == 0);
+            CHECK_MSG(gguf_tokenizer(&g, &c) == 0, "%s", g.error);
+            const char *difference = gguf_tokenizer_difference(&b, &c);
+            CHECK_MSG(difference == NULL, "%s: %s", tokenizer, difference);
+            gguf_close(&g);
+            bpe_free(&c);
+        }
+        gckpt_store_free(s);
+        bpe_free(&b);
+        model_close(&m);
+    }
 }
 
 /* A model read from a GGUF file, saved as a folder and loaded again must be the same model. */
@@ -954,7 +1111,8 @@ static void test_keys(void)
     CHECK(g.error[0] == 0 && gguf_array(&g, "none", GGUF_STRING).count == 0 && g.error[0] == 0);
     CHECK(gguf_int(&g, "a.words", 4) == 4 &&
           strstr(g.error, "key a.words: a whole number expected, found array of string") != NULL);
-    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count == 0); /* a later call must fail and keep the first error */
+    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count ==
+          0); /* a later call must fail and keep the first error */
     CHECK(strstr(g.error, "a.words") != NULL);
     gguf_close(&g);
     free(all.bytes);
@@ -963,7 +1121,8 @@ static void test_keys(void)
 static void test_refused(void)
 {
     static const struct {
-        const char *behind; /* text just before the bytes to change; if NULL, they are at the start of the file */
+        const char *
+            behind; /* text just before the bytes to change; if NULL, they are at the start of the file */
         int skip, bytes;
         uint64_t value;
         const char *says;
@@ -1043,14 +1202,16 @@ static void test_other_models(void)
         { "llama.block_count", 4, 4, 0, "key llama.block_count is 0: a number from 1" },
         { "llama.block_count", 4, 4, 1, "tensor blk.1" },
         { "llama.block_count", 4, 4, 3, "no file has tensor \"layers.2." },
-        { "llama.block_count", 4, 4, 9999, "its keys name 9999 layers, but it has only 21 tensors" },
+        { "llama.block_count", 4, 4, 9999,
+          "its keys name 9999 layers, but it has only 21 tensors" },
         { "llama.block_count", 4, 4, 20000, "20000 layers: 10000 at most" },
         { "llama.embedding_length", 4, 4, 64, "but the keys of the file require (" },
         { "llama.attention.head_count", 4, 4, 3, "num_attention_heads 3" },
         { "llama.attention.head_count_kv", 4, 4, 1, "but the keys of the file require (32,8)" },
         { "llama.rope.dimension_count", 4, 4, 4, "the 8 columns of a head's keys are expected" },
         { "llama.attention.layer_norm_rms_epsilo", 0, 1, 'x', "is unknown" },
-        { "blk.0.attn_q.weigh", 0, 1, 'x', "tensor blk.0.attn_q.weighx does not belong to a llama" },
+        { "blk.0.attn_q.weigh", 0, 1, 'x',
+          "tensor blk.0.attn_q.weighx does not belong to a llama" },
         { "blk.0.attn_", 0, 1, 'x', "does not belong to a llama of 2 layers" },
         { "blk.0.attn_norm.weight", 12, 4, GGUF_T_F16, NULL },
         { "blk.0.attn_q.weight", 20, 4, 11, "not a multiple of 256, the block size of Q3_K" },
@@ -1126,6 +1287,8 @@ int main(int argc, char **argv)
     test_quantised();
     test_exported();
     test_exported_q8_0();
+    test_exported_decoders();
+    test_exported_tokenizers();
     test_saved_as_folder();
     test_golden_adapter();
     test_adapters();

@@ -65,7 +65,10 @@ static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c
             put_number(f, n, 8);
             put(f, text, n);
         } else {
-            put_value(f, of, here ? c->value : k->item_type == GGUF_F32 ? all.real : (double)all.integer);
+            put_value(f, of,
+                      here                       ? c->value
+                      : k->item_type == GGUF_F32 ? all.real
+                                                 : (double)all.integer);
         }
     }
 }
@@ -199,7 +202,10 @@ static void check_kind(const char *path, const char *cases, const char *kind, co
     open_changed(&g, path, c, n);
     CHECK_MSG(gguf_tokenizer(&g, &b) == 0, "%s", g.error);
     gguf_close(&g);
-    CHECK(b.error[0] != 0 || b.count == (strstr(path, "spm") != NULL ? 481 : 404));
+    CHECK(b.error[0] != 0 || b.count == (strstr(path, "spm")    ? 481
+                                         : strstr(path, "bert") ? 400
+                                         : strstr(path, "t5")   ? 445
+                                                                : 404));
     CHECK_MSG(b.error[0] != 0 || check_cases(&b, cases, kind) > 20, "%s", cases);
     bpe_free(&b);
 }
@@ -232,15 +238,22 @@ static void test_kinds(void)
     static const change retype = ITEM("ggml.token_type", 3, BPE_TOKEN_USER);
     static const change filler =
         ITEM("ggml.token_type", 482, BPE_TOKEN_USER); /* token 482, whose text is [PAD482] */
-    const change spms[][3] = { { filler, DROP("none"), DROP("none") },
-                               { retype, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
-                               { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
-                                 DROP("none") } };
+    const change spms[][3] = {
+        { filler, DROP("none"), DROP("none") },
+        { retype, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
+        { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1), DROP("none") }
+    };
     static const char *const names[] = { "", "prepend", "never" };
     for (size_t i = 0; i < sizeof bpes / sizeof bpes[0]; i++)
         check_kind(GOLDEN "bpe.gguf", GOLDEN "bpe.jsonl", bpes[i].name, bpes[i].c, bpes[i].n);
     for (size_t i = 0; i < 3; i++)
         check_kind(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
+    const change none = DROP("none");
+    const change cased[] = { DROP("ggml.bos_token_id"), NUMBER("ggml.cls_token_id", 2),
+                             BOOL("ggml.normalizer.lowercase", 1) };
+    check_kind(GOLDEN "bert.gguf", GOLDEN "bert.jsonl", "", &none, 1);
+    check_kind(GOLDEN "bert.gguf", GOLDEN "bert.jsonl", "", cased, 3);
+    check_kind(GOLDEN "t5.gguf", GOLDEN "t5.jsonl", "", &none, 1);
 }
 
 /* Some converters have no scores of tokens and set all of them to one value. Then the ids decide which pair is merged.
@@ -377,9 +390,8 @@ static void test_refusals(void)
     } bpes[] = {
         { DROP("ggml.model"), "key tokenizer.ggml.model is missing: the file has no tokenizer" },
         { NUMBER("ggml.model", 1), "key tokenizer.ggml.model: string expected, found u32" },
-        { TEXT("ggml.model", "t5"),
-          "is \"t5\", a unigram model; supported are gpt2 (byte-level BPE)" },
-        { TEXT("ggml.model", "gemma4"), "is \"gemma4\", Gemma 4's own; supported are" },
+        { TEXT("ggml.model", "plamo2"),
+          "is \"plamo2\", PLaMo 2's own; supported are gpt2 (byte-level BPE)" },
         { TEXT("ggml.model", "none"), "is \"none\": the file has no tokenizer; supported are" },
         { TEXT("ggml.model", "gpt3"), "is \"gpt3\"; supported are" },
         { TEXT("ggml.pre", "bloom"),
@@ -442,14 +454,16 @@ static void test_refusals(void)
     for (size_t i = 0; i < sizeof spms / sizeof spms[0]; i++)
         check_refused(GOLDEN "spm.gguf", &spms[i].c, 1, spms[i].error);
     const change ends[] = { DROP("ggml.eos_token_id"), BOOL("ggml.add_eos_token", 1) };
-    check_refused(GOLDEN "bpe.gguf", ends, 2, "a text ends with the token of key tokenizer.ggml.eos_token_id");
+    check_refused(GOLDEN "bpe.gguf", ends, 2,
+                  "a text ends with the token of key tokenizer.ggml.eos_token_id");
 }
 
 /* ---- failing allocations, damaged files ------------------------------------------------------ */
 static void test_allocations(void)
 {
-    static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
-    for (int k = 0; k < 2; k++) {
+    static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf", GOLDEN "bert.gguf",
+                                         GOLDEN "t5.gguf" };
+    for (int k = 0; k < 4; k++) {
         const long before = live_blocks;
         long n = 0;
         for (int done = 0; !done && n < 1000;) {
@@ -484,14 +498,15 @@ static uint32_t some(uint32_t below)
  * must not quote the JSON text that the library makes from the keys. */
 static void test_damage(int rounds)
 {
-    static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
+    static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf", GOLDEN "bert.gguf",
+                                         GOLDEN "t5.gguf" };
     static const unsigned char favourites[] = { 0, 1, 2, 3, 4, 5, 6, 7, 32, '"', 0x7f, 0x80, 0xff };
     static const char text[] = "the e\xcc\x81t <s> [INST]\n\n\nx  y <|end|>\xff 12 don't";
     int made = 0, refused = 0;
     for (int i = 0; i < rounds; i++) {
         json d;
         size_t size = 0;
-        char *bytes = json_read_text(&d, paths[i % 2], &size);
+        char *bytes = json_read_text(&d, paths[i % 4], &size);
         for (uint32_t k = 1 + some(3); bytes != NULL && k > 0; k--)
             bytes[some((uint32_t)size)] = (char)(some(2) ? favourites[some(13)] : some(256));
         put_file(SCRATCH, bytes, some(20) ? size : some((uint32_t)size));

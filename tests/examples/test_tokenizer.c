@@ -12,7 +12,7 @@
 #define SCRATCH "build/test_tokenizer.tmp"
 #define EIGHTY  "123456789 123456789 123456789 123456789 123456789 123456789 123456789 123456789 "
 #define WIDENS                                                                                     \
-    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                         \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"                                        \
     "\"content\":\"                              \"}"
 
 /* Writes a copy of the file at `path` to SCRATCH, with the first occurrence of `from` replaced by `to`. */
@@ -320,6 +320,7 @@ static void check_split(json *d, const bpe *b)
     uint32_t text = json_find(d, JSON_ROOT, "text");
     const char *s = json_text(d, text), *end = s + json_size(d, text);
     const bpe_step *p = &b->steps[b->normalizers + json_int(d, JSON_ROOT, "step", 0)];
+    bpe_begin_pieces(p);
     for (uint32_t i = json_first(d, json_find(d, JSON_ROOT, "sizes")); i != 0;
          i = json_next(d, i)) {
         const char *next = s < end ? bpe_piece_end(p, s, end) : s;
@@ -388,9 +389,10 @@ static void check_folder(const char *folder)
 
 static void test_golden(void)
 {
-    static const char *const families[] = { "llama3", "qwen2", "smollm2", "llama2", "mistral",
-                                            "gemma",  "odd",   "prefix",  "bert",   "cased",
-                                            "xlmr",   "t5",    "regex",   "spm",    "spm_unigram" };
+    static const char *const families[] = { "llama3",  "qwen2", "smollm2",     "llama2",
+                                            "mistral", "gemma", "odd",         "prefix",
+                                            "bert",    "cased", "xlmr",        "t5",
+                                            "regex",   "spm",   "spm_unigram", "tekken" };
     bpe b, files;
     char path[64];
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
@@ -606,6 +608,164 @@ static void test_space_run(void)
     free(text);
 }
 
+/* Returns the end of the match from operation `op` on, by the definition. */
+static const char *match_slowly(const bpe_regex *r, int op, const char *begin, const char *s,
+                                const char *end)
+{
+    const bpe_op *o = &r->ops[op];
+    const char *ends[16], *found = NULL;
+    size_t n = 0, size;
+    switch (o->kind) {
+    case BPE_OP_MATCH: return s;
+    case BPE_OP_JUMP: return match_slowly(r, o->to, begin, s, end);
+    case BPE_OP_START: return s == begin ? match_slowly(r, op + 1, begin, s, end) : NULL;
+    case BPE_OP_END: return s == end ? match_slowly(r, op + 1, begin, s, end) : NULL;
+    case BPE_OP_LOOK:
+        return (bpe_set_at(r, o->set, s, end) > 0) == (o->min > 0)
+                   ? match_slowly(r, op + 1, begin, s, end)
+                   : NULL;
+    case BPE_OP_SPLIT:
+        found = match_slowly(r, op + 1, begin, s, end);
+        return found != NULL || o->to < 0 ? found : match_slowly(r, o->to, begin, s, end);
+    default:
+        for (ends[0] = s; n < o->max && (size = bpe_set_at(r, o->set, s, end)) > 0; s += size)
+            ends[++n] = s + size;
+        for (size_t k = n; found == NULL && k + 1 > o->min && k + 1 > (o->possessive ? n : 0); k--)
+            found = match_slowly(r, op + 1, begin, ends[k], end);
+        return found;
+    }
+}
+
+/* Random expressions: all matches in random texts must be those by the definition. */
+static void test_regex_random(void)
+{
+    static const char *const parts[] = { "a",        "b",           "[ab]",  "[^a]",
+                                         "\xc3\xa4", "[a\xc3\xa4]", "(?!b)", "(?=a)" };
+    static const char *const quantifiers[] = { "",      "",      "*",    "+",  "?", "{2}",
+                                               "{0,2}", "{1,3}", "{2,}", "*+", "++" };
+    static const char *const characters[] = { "a", "b", "a", "b", "\xc3\xa4" };
+    uint32_t random = 1;
+    for (int i = 0; i < 4000; i++) {
+        char expression[256] = "", text[32] = "";
+        const char *error = NULL, *match_end;
+        int groups = 0;
+        for (int k = 0; k < 7; k++) {
+            const uint32_t x = (random = random * 1664525u + 1013904223u) >> 8;
+            const char *part = parts[x % 8];
+            if (x / 8 % 8 == 0 && groups < 2) {
+                strcat(expression, "(");
+                groups++;
+            } else if (x / 8 % 8 == 1 && groups > 0 && expression[strlen(expression) - 1] != '(') {
+                strcat(expression, x / 64 % 2 ? ")?" : ")");
+                groups--;
+            } else if (x / 8 % 8 == 2) {
+                strcat(expression, "|");
+            } else {
+                strcat(expression, part);
+                strcat(expression, part[0] == '(' ? "" : quantifiers[x / 64 % 11]);
+            }
+        }
+        while (groups-- > 0)
+            strcat(expression, ")");
+        for (int k = 0; k < 10; k++)
+            strcat(text, characters[((random = random * 1664525u + 1013904223u) >> 8) % 5]);
+        bpe_regex *r = bpe_regex_new(expression, strlen(expression), &error);
+        if (!CHECK_MSG(r != NULL, "%s: %s", expression, error))
+            continue;
+        const char *end = text + strlen(text);
+        bpe_regex_forget(r);
+        for (const char *s = text; s < end; s = match_end) {
+            const char *match = bpe_regex_find(r, text, s, end, &match_end);
+            for (; s < end; s++) {
+                const char *want =
+                    ((unsigned char)*s & 0xc0) == 0x80 ? NULL : match_slowly(r, 0, text, s, end);
+                if (want == NULL || want == s)
+                    continue;
+                CHECK_MSG(match == s && match_end == want, "%s in %s: %d to %d, not %d to %d",
+                          expression, text, (int)(match - text), (int)(match_end - text),
+                          (int)(s - text), (int)(want - text));
+                break;
+            }
+            CHECK_MSG(s < end || match == end, "%s in %s: a match at %d", expression, text,
+                      (int)(match - text));
+        }
+        free(r);
+    }
+}
+
+/* All matches in a long text together must take a number of steps in proportion to its length. */
+static void test_regex_time(void)
+{
+    static const char *const expressions[] = { "a*a*b",
+                                               "a*b*a*b*c",
+                                               "a+a+a+a+b",
+                                               "(a*c|a*d|a*a*c|a)",
+                                               "[ab]*[ab]*a{2}a*c|b",
+                                               "a*+c|a++b+c",
+                                               "(a+b)?[ab]*a*c",
+                                               "a{0,9}a{0,9}a{0,9}c",
+                                               "[ab]{3,}a?b?a*b*(a|b)?c",
+                                               "(a*|[ab]+)(b+|[ab]*)c",
+                                               "a?b?a?b?a?b?a?b?a?b?a?b?a?b?c" };
+    enum { LONG = 20000 };
+    char *text = malloc(LONG);
+    for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++)
+        for (int period = 1; period < LONG; period *= 20) {
+            const char *error = NULL, *s = text, *match_end;
+            bpe_regex *r = bpe_regex_new(expressions[i], strlen(expressions[i]), &error);
+            if (!CHECK_MSG(r != NULL, "%s: %s", expressions[i], error))
+                continue;
+            for (int k = 0; k < LONG; k++)
+                text[k] = k / period % 2 || period == 1 ? 'a' : 'b';
+            for (bpe_regex_forget(r); s < text + LONG; s = match_end)
+                bpe_regex_find(r, text, s, text + LONG, &match_end);
+            CHECK_MSG(r->steps < (size_t)(LONG * 20) * (size_t)r->op_count, "%s: %.0f steps",
+                      expressions[i], (double)r->steps);
+            free(r);
+        }
+    free(text);
+}
+
+/* A wrong tekken.json must be refused; one that lists special tokens has their names. */
+static void test_tekken(void)
+{
+    static const char path[] = GOLDEN "tekken/tekken.json";
+    static const char *const refused[][3] = {
+        { "\"default_vocab_size\": 486", "\"default_vocab_size\": 30",
+          "default_vocab_size 30, default_num_special" },
+        { "\"default_vocab_size\": 486", "\"default_vocab_size\": 4860",
+          "expected special tokens, and as many" },
+        { "\"default_num_special_tokens\": 30", "\"default_num_special_tokens\": 0",
+          "expected special tokens" },
+        { "\"pattern\": \"", "\"pattern\": \"(?", "the regular expression \"(?[^" },
+        { "\"rank\": 7,", "\"rank\": 8,", "rank: expected ranks from 0 on, in order" },
+        { "\"AQ==\"", "\"*Q==\"", "token_bytes: expected 1 to 1024 bytes in base64" },
+        { "\"AQ==\"", "\"\"", "token_bytes: expected 1 to 1024 bytes in base64" },
+        { "\"AQ==\"", "\"AA==\"", "tokens 30 and 31 are equal" },
+        { "\"token_bytes\": \"AQ==\"", "\"token\": \"AQ==\"",
+          "an object with the key token_bytes (a string)" },
+        { "\"vocab\"", "\"special_tokens\": [{\"rank\": 1, \"token_str\": \"<a>\"}], \"vocab\"",
+          "rank: expected ranks from 0 on, in order" },
+        { "\"vocab\"", "\"special_tokens\": [{\"rank\": 0}], \"vocab\"",
+          "with the key token_str (a string)" },
+    };
+    bpe b;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        put_edited(path, refused[i][0], refused[i][1]);
+        check_refused(bpe_read_tekken(&b, SCRATCH), &b, refused[i][2]);
+    }
+    put_edited(path, "\"vocab\"",
+               "\"special_tokens\": [{\"rank\": 0, \"token_str\": \"<begin>\"}, {\"rank\": 1, "
+               "\"token_str\": \"[END]\"}], \"vocab\"");
+    CHECK_MSG(bpe_read_tekken(&b, SCRATCH) == 0 && b.count == 486, "%s", b.error);
+    CHECK(bpe_find_added(&b, "[END]")->id == 1 && bpe_find_added(&b, "<SPECIAL_2>")->id == 2 &&
+          bpe_find_added(&b, "<s>") == NULL && b.prefix_count == 0);
+    bpe_free(&b);
+    CHECK(bpe_read_tekken(&b, path) == 0 && bpe_find_added(&b, "[TOOL_CONTENT]")->id == 19 &&
+          bpe_find_added(&b, "<SPECIAL_29>")->id == 29 && b.prefix_count == 1 && b.prefix[0] == 1);
+    bpe_free(&b);
+}
+
 /* Each expression must be refused, with this reason. */
 static void test_regex(void)
 {
@@ -621,9 +781,8 @@ static void test_regex(void)
         { "a{12345}", "a number of more than 4 digits" },
         { "a+?", "two quantifiers in a row" },
         { "a{2}+", "two quantifiers in a row" },
-        { "a*b*c*d", "a sequence with so many quantifiers that a match could take too long" },
-        { "a?b?c?d?e?f?g?h?i?j", "a sequence with so many quantifiers" },
-        { "(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)(m|n)(o|p)(q|r)", "a sequence with so many quantifiers" },
+        { "(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)(m|n)(o|p)(q|r)",
+          "a sequence with so many groups that a match could take too long" },
         { ".", "one of . ^ $ * + ? { in this place" },
         { "+", "one of . ^ $" },
         { "a$", "one of . ^ $" },
@@ -1155,7 +1314,8 @@ static void test_refusals(void)
     remove(SCRATCH "d/vocab.json");
     remove(SCRATCH "d/merges.txt");
     put_file(SCRATCH "d/tekken.json", "{}", 2);
-    check_refused(bpe_open(&b, SCRATCH "d"), &b, "; tekken.json, Mistral's own, is not read: ");
+    check_refused(bpe_open(&b, SCRATCH "d"), &b,
+                  "d/tekken.json:1: expected an object with the key config");
     put_file(SCRATCH "d/tokenizer.model", "\n", 1);
     check_refused(bpe_open(&b, SCRATCH "d"), &b,
                   "it is not a SentencePiece model, or it is cut off");
@@ -1308,7 +1468,16 @@ static void test_family_allocations(void)
 /* Runs every function that allocates, with allocation number 1, 2, .. failing, until no allocation fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, VOCAB, SPM, SPM2, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
+    enum {
+        JSON,
+        FILES,
+        VOCAB,
+        SPM,
+        SPM2,
+        TEKKEN,
+        BIN,
+        TEXTS
+    }; /* TEXTS and larger numbers encode a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
         texts[0][i + 3] = " the"[i % 4]; /* short words, which the tokenizer caches */
@@ -1340,8 +1509,9 @@ static void test_allocations(void)
                                             what == SPM ? GOLDEN "spm/tokenizer.model"
                                                         : GOLDEN "spm_unigram/tokenizer.model",
                                             SCRATCH ".config")
-                         : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
-                                       : bpe_encode(&b, s, strlen(s), 1, &t);
+                         : what == TEKKEN ? bpe_read_tekken(&b, GOLDEN "tekken/tekken.json")
+                         : what == BIN    ? bpe_read_bin(SCRATCH, 65536, &t)
+                                          : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
             fail_at = 0;
             const char *error = what < BIN ? b.error : t.error;
@@ -1398,7 +1568,10 @@ int main(int argc, char **argv)
     test_vocab();
     test_spm();
     test_space_run();
+    test_tekken();
     test_regex();
+    test_regex_random();
+    test_regex_time();
     test_words();
     test_pieces();
     test_spaces();
