@@ -201,6 +201,7 @@ static const pc_op pc_ops[] = {
       PC_BACKWARD,
       { PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_A } },
     { "gru", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
+    { "gru_reset_before", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
     { "lstm", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL, PC_CELL } },
     { "max_pool", PC_BACKWARD, { PC_A } },
     { "average_pool", PC_BACKWARD, { 0 } },

@@ -108,7 +108,7 @@ static T *op(int i)
 #ifndef GCKPT_NO_RECURRENT
     OP("gru", gckpt_gru(in3(16, 16, 32), p2(32, 192), p1(192), p2(64, 192), p1(192), NULL))
     OP("gru small", gckpt_gru(in3(2, 16, 8), p2(8, 24), p1(24), p2(8, 24), p1(24), NULL))
-    OP("lstm", gckpt_lstm(in3(16, 16, 32), p2(32, 256), p2(64, 256), p1(256), NULL, NULL))
+    OP("lstm", gckpt_lstm(in3(16, 16, 32), p2(32, 256), p2(64, 256), p1(256), NULL))
 #endif
     OP("cross_entropy", gckpt_cross_entropy(in2(256, 1000), index1(256, 1000), NULL, 0))
     OP("cross_entropy 10", gckpt_cross_entropy(in2(4096, 10), index1(4096, 10), NULL, 0))

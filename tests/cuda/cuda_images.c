@@ -239,14 +239,22 @@ static void bytes(void)
 static void recurrent(void)
 {
     const int gates = 3 + (int)below(2), bias = gates == 3 && chance(60), start = chance(60);
-    gckpti_recurrent o = { gates, bias ? 2 : 0, start ? 2 + bias : 0 };
-    const gckpt_op *op = gates == 3 ? &gckpti_op_gru : &gckpti_op_lstm;
-    gckpt_call c = new_call(&o, 2 + bias + (start ? gates - 2 : 0));
+    const int states = start ? gates - 2 : 0, lengths = chance(50) ? 2 + bias + states : 0;
+    gckpti_recurrent o = { gates, bias ? 2 : 0, start ? 2 + bias : 0, lengths };
+    const gckpt_op *op = gates == 4    ? &gckpti_op_lstm
+                         : chance(50) ? &gckpti_op_gru
+                                      : &gckpti_op_gru_reset_before;
+    gckpt_call c = new_call(&o, 2 + bias + states + (lengths > 0));
     const int64_t b = 1 + below(chance(20) ? 40 : 5), t = 1 + below(6), h = 1 + below(chance(20) ? 70 : 20);
     c.in[0].shape = gckpt_shape3(b, t, gates * h);
     c.in[1].shape = gckpt_shape2(h, gates * h);
     for (int i = 2; i < c.inputs; i++)
-        c.in[i].shape = i == o.bias ? gckpt_shape1(gates * h) : gckpt_shape2(b, h);
+        c.in[i].shape = i == o.bias ? gckpt_shape1(gates * h) : i == lengths ? gckpt_shape1(b) : gckpt_shape2(b, h);
+    int32_t *index = lengths ? (int32_t *)(void *)operand(b) : NULL;
+    for (int64_t i = 0; index && i < b; i++)
+        index[i] = (int32_t)below(t + 1);
+    if (lengths)
+        c.in[lengths].index = index;
     c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
     CHECK(op->shape(&c) == GCKPT_OK);
     values(&c);

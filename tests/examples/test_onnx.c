@@ -185,13 +185,17 @@ static void build_recurrent(net *n)
     gckpt_tensor *wx = param(n, "gru.x", gckpt_shape2(C, 3 * H)),
                  *wh = param(n, "gru.h", gckpt_shape2(H, 3 * H));
     gckpt_tensor *b = param(n, "gru.b", gckpt_shape1(3 * H));
-    output(n, "gru", gckpt_gru(x, wx, b, wh, b, h0));
+    gckpt_recurrent_desc desc = { .h0 = h0 };
+    output(n, "gru", gckpt_gru(x, wx, b, wh, b, &desc));
+    desc.reset_before = 1, desc.lengths = gckpt_argmax(gckpt_max(x, 2), 1);
+    output(n, "gru, reset before, lengths", gckpt_gru(x, wx, b, wh, b, &desc));
+    desc.reset_before = 0, desc.c0 = gckpt_scale(h0, 2);
     output(n, "gru from 0", gckpt_gru(x, wx, NULL, wh, NULL, NULL));
     wx = param(n, "lstm.x", gckpt_shape2(C, 4 * H)),
     wh = param(n, "lstm.h", gckpt_shape2(H, 4 * H));
     output(n, "lstm",
-           gckpt_lstm(x, wx, wh, param(n, "lstm.b", gckpt_shape1(4 * H)), h0, gckpt_scale(h0, 2)));
-    output(n, "lstm from 0", gckpt_lstm(x, wx, wh, NULL, NULL, NULL));
+           gckpt_lstm(x, wx, wh, param(n, "lstm.b", gckpt_shape1(4 * H)), &desc));
+    output(n, "lstm from 0", gckpt_lstm(x, wx, wh, NULL, NULL));
 }
 
 static void fill(net *n)

@@ -26,8 +26,9 @@ static void near(const float *a, const float *b, int64_t n, const char *name, co
               what, sqrt(difference), sqrt(norm));
 }
 
-/* Builds recurrent layer k with constant weights; leaf[] receives x, weights and states in the order of recurrent.h. */
-static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf)
+/* Builds recurrent layer k with constant weights; leaf[] receives x, weights and states in the order of recurrent.h,
+ * *lengths the lengths or NULL. */
+static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf, gckpt_tensor **lengths)
 {
     const int lstm = recurrent_cases[k].lstm, both = recurrent_cases[k].biases && !lstm;
     const int64_t gates = (lstm ? 4 : 3) * H;
@@ -45,8 +46,10 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
     for (int i = 0; recurrent_cases[k].started && i <= lstm; i++)
         start[i] = leaf[n++] = gckpt_input(g, i ? "c0" : "h0", GCKPT_F32, gckpt_shape2(rows, H));
     leaf[n] = NULL;
-    return lstm ? gckpt_lstm(leaf[0], leaf[1], leaf[2], bias[0], start[0], start[1])
-                : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], start[0]);
+    *lengths = recurrent_cases[k].lengths ? gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(rows)) : NULL;
+    const gckpt_recurrent_desc desc = { start[0], start[1], *lengths, recurrent_cases[k].reset_before };
+    return lstm ? gckpt_lstm(leaf[0], leaf[1], leaf[2], bias[0], &desc)
+                : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], &desc);
 }
 
 /* Tests the output of layer k and all gradients of the loss sum(out * r), where r is fed, with `rows` rows per
@@ -57,11 +60,11 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
     const int64_t wide = recurrent_cases[k].lstm ? 2 * H : H, steps = recurrent_cases[k].steps;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *leaf[LEAVES + 1], *out = layer(g, k, rows, leaf);
+    gckpt_tensor *leaf[LEAVES + 1], *lengths, *out = layer(g, k, rows, leaf, &lengths);
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, steps, wide));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
     gckpt_fetch_spec fetch[LEAVES + 1] = { { out, 0 } };
-    gckpt_feed feed[4] = { { gckpt_id(r), recurrent_cases[k].r } };
+    gckpt_feed feed[5] = { { gckpt_id(r), recurrent_cases[k].r } };
     gckpt_node node;
     static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * I];
     int n = 0, feeds = 1;
@@ -70,6 +73,8 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
         if (gckpt_graph_node(g, gckpt_id(leaf[n]), &node) == GCKPT_OK && !node.batch_invariant)
             feed[feeds++] = (gckpt_feed){ gckpt_id(leaf[n]), recurrent_cases[k].leaf[n].values };
     }
+    if (lengths)
+        feed[feeds++] = (gckpt_feed){ gckpt_id(lengths), recurrent_cases[k].lengths };
     gckpt_plan_desc desc = {
         .mode = mode, .bf16.precision = precision, .batch = B, .fetch.specs = fetch, .fetch.count = 1 + n
     };
@@ -149,8 +154,8 @@ static void test_pieces(int lstm)
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(gates), init);
     for (int i = 0; i < 3; i++) {
         gckpt_tensor *in = i < 2 ? gckpt_slice(x, 1, 3 * i, 3 * i + 3) : x;
-        y[i] = lstm ? gckpt_lstm(in, wx, wh, b, i == 1 ? h : NULL, i == 1 ? c : NULL)
-                    : gckpt_gru(in, wx, b, wh, b, i == 1 ? h : NULL);
+        const gckpt_recurrent_desc second = { .h0 = h, .c0 = c }, *desc = i == 1 ? &second : NULL;
+        y[i] = lstm ? gckpt_lstm(in, wx, wh, b, desc) : gckpt_gru(in, wx, b, wh, b, desc);
         gckpt_tensor *last = gckpt_reshape(gckpt_slice(y[i], 1, 2, 3), gckpt_shape2(3, wide));
         h = gckpt_slice(last, 1, 0, UNITS);
         c = lstm ? gckpt_slice(last, 1, UNITS, wide) : NULL;
@@ -183,7 +188,7 @@ static void test_not_finite(int lstm)
     gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init);
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(UNITS, gates), init);
     gckpt_tensor *y =
-        lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
+        lstm ? gckpt_lstm(x, wx, wh, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     const gckpt_fetch_spec fetch = { y, 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
@@ -241,7 +246,7 @@ static void test_weights_of_the_batch(int lstm, int plain)
             wh = gckpt_constant(g, "wh", GCKPT_F32, gckpt_shape2(U, gates), data[1]);
             b = gckpt_constant(g, "b", GCKPT_F32, gckpt_shape1(gates), data[2]);
         }
-        gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL, NULL)
+        gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL)
                                : gckpt_gru(x, wx, NULL, wh, b, NULL);
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
         const gckpt_fetch_spec fetch[2] = { { wh, 1 }, { b, 1 } };
@@ -311,6 +316,7 @@ static void test_refusals(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
 #define X(...)     gckpt_input(g, "x", GCKPT_F32, __VA_ARGS__)
 #define STATE(n)   gckpt_input(g, "state", GCKPT_F32, gckpt_shape2(4, n))
+#define DESC(...)  &(gckpt_recurrent_desc){ __VA_ARGS__ }
 #define P(name, s) gckpt_param(g, name, s, zero)
 #define WX(gates)  P("wx" #gates, gckpt_shape2(3, gates))
 #define WH(gates)  P("wh" #gates, gckpt_shape2(5, gates))
@@ -330,16 +336,28 @@ static void test_refusals(void)
     refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,2,15] and wh [5,18]");
     t = gckpt_gru(X(sequence), WX(16), NULL, WH(16), NULL, NULL);
     refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,2,16] and wh [5,16]");
-    t = gckpt_lstm(X(sequence), WX(15), WH(15), NULL, NULL, NULL);
+    t = gckpt_lstm(X(sequence), WX(15), WH(15), NULL, NULL);
     refused(&g, s, t, GCKPT_E_SHAPE, "lstm: x wx [4,2,15] and wh [5,15] must be (B,T,4H)");
     t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), P("b", gckpt_shape1(5)), NULL);
     refused(&g, s, t, GCKPT_E_SHAPE, "need a bias [15], not [5]");
-    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, STATE(3));
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.h0 = STATE(3)));
     refused(&g, s, t, GCKPT_E_SHAPE, "need a first state [4,5], not [4,3]");
-    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, NULL, STATE(5));
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.c0 = STATE(5)));
     refused(&g, s, t, GCKPT_E_ARG, "lstm: c0");
-    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, STATE(5), NULL);
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.h0 = STATE(5)));
     refused(&g, s, t, GCKPT_E_ARG, "without c0: give both, or none");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.c0 = STATE(5)));
+    refused(&g, s, t, GCKPT_E_ARG, "gru: c0 must be NULL: only an lstm has cells");
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.reset_before = 1));
+    refused(&g, s, t, GCKPT_E_ARG, "lstm: reset_before is 1, but only a gru has a reset gate: leave it 0");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = STATE(5)));
+    refused(&g, s, t, GCKPT_E_ARG, "gru: the lengths input \"state\" must be i32: declare and feed them as int32_t");
+    index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.h0 = index));
+    refused(&g, s, t, GCKPT_E_ARG, "gru: input \"i\" must be f32: declare and feed it as floats");
+    index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = index));
+    refused(&g, s, t, GCKPT_E_SHAPE, "need lengths [4], not [4,5]");
     t = gckpt_gru(NULL, WX(15), NULL, WH(15), NULL, NULL);
     refused(&g, s, t, GCKPT_E_ARG, "input 0 is NULL");
     gckpt_graph_free(g);
@@ -356,7 +374,7 @@ static size_t workspace_of(int lstm, int64_t steps)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(B, steps, I));
     gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, wide), init);
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, wide), init);
-    gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
+    gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     gckpt_fetch_spec fetch = { out, 0 };
     gckpt_plan *p =
         gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = &fetch,
