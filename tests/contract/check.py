@@ -291,13 +291,14 @@ class Draw:
         first = self.op("slice", [x], 1, 0, 1)
         first = self.op("slice", [self.op("reshape", [first], 2, self.net.rows, c)], 1, 0, 1)
         states = [-1 if self.chance(50) else self.op("linear", [first, self.weight(1, u), -1])]
+        lengths = self.lengths if t >= self.t and self.chance(40) else -1
         if self.chance(50):
             y = self.op("gru", [x, w[0], w[1], self.weight(u, 3 * u), self.weight(3 * u) if self.chance(50) else -1,
-                                states[0]])
+                                states[0], lengths], int(self.chance(50)))
             return self.made(y, (t, u))
         states.append(-1 if states[0] < 0 else self.op("tanh", [states[0]]))
         y = self.op("lstm", [x, self.weight(c, 4 * u), self.weight(u, 4 * u), self.weight(4 * u)
-                             if self.chance(50) else -1] + states)
+                             if self.chance(50) else -1] + states + [lengths])
         self.made(y, (t, 2 * u))
 
     def grow_batchnorm(self, x, s):

@@ -261,10 +261,14 @@ static T build(const char *name, const T *x, int n)
         const int capacity = whole();
         return gckpt_cache_window(x[0], capacity, whole());
     }
-    if (!strcmp(name, "gru"))
-        return gckpt_gru(x[0], x[1], x[2], x[3], x[4], x[5]);
-    if (!strcmp(name, "lstm"))
-        return gckpt_lstm(x[0], x[1], x[2], x[3], x[4], x[5]);
+    if (!strcmp(name, "gru")) {
+        const gckpt_recurrent_desc d = { x[5], NULL, x[6], whole() };
+        return gckpt_gru(x[0], x[1], x[2], x[3], x[4], &d);
+    }
+    if (!strcmp(name, "lstm")) {
+        const gckpt_recurrent_desc d = { x[4], x[5], x[6], 0 };
+        return gckpt_lstm(x[0], x[1], x[2], x[3], &d);
+    }
     if (!strcmp(name, "reshape"))
         return gckpt_reshape(x[0], shape_of_words());
     if (!strcmp(name, "permute")) {

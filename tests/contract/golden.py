@@ -145,7 +145,8 @@ def recurrent():
     data = arrays(open(os.path.join(HERE, "recurrent.h")).read())
     shapes = {"x": (2, -1, 3), "wx": (3, -1), "wh": (4, -1), "bx": (-1,), "bh": (-1,), "h0": (2, 4), "c0": (2, 4)}
     done = wrong = 0
-    for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare")] + ["gather"]:
+    for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare", "_lengths")] + [
+            "gru_before", "gru_before_lengths", "gather"]:
         net, refs = Net(2, 2), {}
         if name == "gather":
             refs["x"] = net.input(data["gather_x"].reshape(2, -1, 3))
@@ -156,7 +157,10 @@ def recurrent():
                 if name + "_" + k in data:
                     v = data[name + "_" + k].reshape(shapes[k])
                     refs[k] = net.input(v) if k in ("x", "h0", "c0") else net.param(v)
-            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order])
+            given = data.get(name + "_lengths")
+            lengths = -1 if given is None else net.input(given.astype(np.int32))
+            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order] + [lengths],
+                       *[int("before" in name)] * (name[0] == "g"))
         shape = (2, -1, {"gru": 4, "lstm": 8, "gather": 3}[name.split("_")[0]])
         r = data[name + "_r"].reshape(shape)
         net.term(net.op("sum_loss", [net.op("mul", [y, net.input(r)])]))

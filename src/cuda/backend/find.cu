@@ -63,7 +63,8 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
+    OP_WORDS(gru, cells, cells_by<3, false>) OP_WORDS(lstm, cells, cells_by<4, false>)
+    OP_WORDS(gru_reset_before, reset_before, cells_by<3, true>)
 #endif
 };
 #undef ROW
