@@ -1,6 +1,5 @@
 #include "recurrent/recurrent.h"
 #include "ops/internal.h"
-#include "graph/graph.h"
 
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: inputs p (B,T,G), which is x wx + bias of a linear op, wh (H,G), bias (G) or
@@ -64,6 +63,19 @@ static int64_t gckpti_sequence_columns(const gckpti_sequence *s)
 static int64_t gckpti_sequence_panels(const gckpti_sequence *s)
 {
     return s->fast ? s->terms * gckpti_sequence_columns(s) : 0;
+}
+
+/* Return how many steps row b, or the longest of m rows, has. */
+static int64_t gckpti_sequence_length(const gckpti_sequence *s, int64_t b)
+{
+    return s->lengths ? s->lengths[b] : s->steps;
+}
+static int64_t gckpti_sequence_longest(const gckpti_sequence *s, int64_t first, int64_t m)
+{
+    int64_t most = s->lengths ? 0 : s->steps;
+    for (int64_t b = first; s->lengths && b < first + m; b++)
+        most = s->lengths[b] > most ? s->lengths[b] : most;
+    return most;
 }
 
 /* Returns floats of workspace. A fast backward also keeps h before each step. */
@@ -137,8 +149,9 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-GCKPTI_FN void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t,
-                                    const float *panels)
+/* Computes the chains of an item's rows; kernels read b in place: `panels`, from t's first term. */
+static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t,
+                                 const float *panels)
 {
 #if GCKPTI_HAS_FAST
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
@@ -171,60 +184,142 @@ static void gckpti_cells_forward(const gckpti_sequence *s, int part, const float
     gckpti_cells_product(s, &t, s->panels + gckpti_ceil_to(first, GCKPTI_PANEL) * s->terms);
 }
 
-/* Runs a part of the forward of step t of row b, whose state and chains are given. */
-static void gckpti_cell_forward(const gckpti_sequence *s, int part, int64_t b, int64_t t,
-                                float *state, float *a)
+/* Adds chains of da wh over the gates before `split` to d for m rows; da points to the first of
+ * them, which are T steps apart. If `reset`, sets da_r to chains over the other gates. */
+static void gckpti_cells_backward(const gckpti_sequence *s, int reset, float *da, int64_t m,
+                                  float *d)
 {
-    const int64_t step = b * s->steps + t, n = s->units;
-    gckpti_cell cell;
-    memset(&cell, 0, sizeof cell);
-    cell.units = n;
-    cell.p = s->p->data + step * s->gates;
-    cell.a = a;
-    cell.state[0] = state, cell.state[1] = state + n;
-    cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
-    s->cell[part](&cell);
-    if (s->call->out && part == s->before)
-        memcpy(s->call->out + step * s->state, state, (size_t)s->state * sizeof(float));
+    const int64_t row = s->steps * s->gates, at = reset ? s->split : 0;
+    gckpti_product t = gckpti_product_of(
+        m, s->units, reset ? s->gates - at : s->split, gckpti_matrix(da + at, row, 1),
+        gckpti_matrix(s->wh->data + at, s->gates, 1), reset ? da : d);
+    t.accumulate = !reset, t.c_stride = reset ? row : s->state;
+    gckpti_cells_product(s, &t, s->panels + at * GCKPTI_PANEL);
 }
 
-/* Zeroes the results of row b from its length on. */
-static void gckpti_sequence_pad(const gckpti_sequence *s, int64_t b)
+static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
 {
-    const int64_t length = gckpti_sequence_length(s, b), n = s->steps - length;
-    float *saved = (float *)s->call->saved;
-    if (s->call->out)
-        gckpti_zero_unless(s->call->out + (b * s->steps + length) * s->state, n * s->state, 0);
-    if (saved)
-        gckpti_zero_unless(saved + (b * s->steps + length) * 4 * s->units, n * 4 * s->units, 0);
+    return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
+}
+
+/* Zeroes row `row` of x (..,T,n), if x is not NULL, from the length of row b of the batch on. */
+static void gckpti_sequence_pad(const gckpti_sequence *s, int64_t b, float *x, int64_t row,
+                                int64_t n)
+{
+    const int64_t length = gckpti_sequence_length(s, b);
+    if (x && s->lengths)
+        gckpti_zero_unless(x + (row * s->steps + length) * n, (s->steps - length) * n, 0);
 }
 
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
-    const int64_t m = gckpti_sequence_item_rows(s, i);
-    const int64_t longest = gckpti_sequence_longest(s, first, m);
-    const size_t bytes = (size_t)n * sizeof(float);
+    const int64_t first = s->first + i * s->item_rows, m = gckpti_sequence_item_rows(s, i);
+    const int64_t longest = gckpti_sequence_longest(s, first, m), n = s->units;
     float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
-    float *a = state + s->item_rows * s->state;
+    float *a = state + s->item_rows * s->state, *saved = (float *)s->call->saved;
     gckpti_zero_unless(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
-        memcpy(state + r * s->state, s->h0->data + (first + r) * n, bytes);
+        memcpy(state + r * s->state, s->h0->data + (first + r) * n, (size_t)n * sizeof(float));
         if (s->c0)
-            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
+            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n,
+                   (size_t)n * sizeof(float));
     }
-    for (int64_t t = 0; t < longest; t++)
+    for (int64_t k = 0; k < longest * (1 + s->before); k++) {
+        const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
+        gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
+                             a);
+        for (int64_t r = 0; r < m; r++) {
+            const int64_t step = (first + r) * s->steps + t;
+            gckpti_cell cell;
+            if (t >= gckpti_sequence_length(s, first + r))
+                continue;
+            memset(&cell, 0, sizeof cell);
+            cell.units = n;
+            cell.p = s->p->data + step * s->gates;
+            cell.a = a + r * s->gates;
+            cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
+            cell.saved = saved ? saved + step * 4 * n : NULL;
+            s->cell[part](&cell);
+            if (s->call->out && part == s->before)
+                memcpy(s->call->out + step * s->state, cell.state[0],
+                       (size_t)s->state * sizeof(float));
+        }
+    }
+    for (int64_t b = first; b < first + m; b++) {
+        gckpti_sequence_pad(s, b, s->call->out, b, s->state);
+        gckpti_sequence_pad(s, b, saved, b, 4 * n);
+    }
+}
+
+/* Returns h (if c is 0) or c (if c is 1) of row b before step t; zeros from its length on. */
+static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
+{
+    const gckpt_arg *initial = c ? s->c0 : s->h0;
+    if (t >= gckpti_sequence_length(s, b))
+        return s->zero;
+    if (t)
+        return s->call->out + (b * s->steps + t - 1) * s->state + c * s->units;
+    return initial ? initial->data + b * s->units : s->zero;
+}
+
+/* Runs a part of the backward of step t of row `at` of the block. */
+static void gckpti_cell_backward(const gckpti_sequence *s, int part, int64_t at, int64_t t)
+{
+    const int64_t b = s->first + at, step = b * s->steps + t, here = at * s->steps + t;
+    const int64_t n = s->units;
+    gckpti_cell cell;
+    memset(&cell, 0, sizeof cell);
+    cell.units = n;
+    cell.g = s->call->grad_out + step * s->state;
+    cell.out = s->call->out + step * s->state;
+    cell.h = gckpti_sequence_previous(s, 0, b, t);
+    cell.c = gckpti_sequence_previous(s, 1, b, t);
+    cell.saved = (float *)s->call->saved + step * 4 * n;
+    cell.d[0] = s->d + at * s->state, cell.d[1] = cell.d[0] + n;
+    cell.da = s->da + here * s->gates;
+    cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
+    cell.accumulate = s->p->accumulate;
+    s->cell[part](&cell);
+    if (GCKPTI_HAS_FAST && s->fast)
+        memcpy(s->h + here * n, cell.h, (size_t)n * sizeof(float));
+}
+
+/* Computes the backward of item i, except dwh and dbias. */
+static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t at = i * s->item_rows, m = gckpti_sequence_item_rows(s, i), n = s->units;
+    const int64_t first = s->first + at;
+    float *d = s->d + at * s->state;
+    (void)worker;
+    gckpti_zero_unless(d, m * s->state, 0);
+    for (int64_t r = 0; r < m; r++) {
+        gckpti_sequence_pad(s, first + r, s->da, at + r, s->gates);
+        gckpti_sequence_pad(s, first + r, s->fast ? s->h : NULL, at + r, n);
+        gckpti_sequence_pad(s, first + r, s->p->accumulate ? NULL : s->p->grad, first + r,
+                            s->gates);
+    }
+    for (int64_t t = gckpti_sequence_longest(s, first, m); t-- > 0;) {
+        float *da = s->da + (at * s->steps + t) * s->gates;
         for (int part = 0; part <= s->before; part++) {
-            gckpti_cells_forward(s, part, s->p->data + (first * s->steps + t) * s->gates, m, state,
-                                 a);
             for (int64_t r = 0; r < m; r++)
                 if (t < gckpti_sequence_length(s, first + r))
-                    gckpti_cell_forward(s, part, first + r, t, state + r * s->state,
-                                        a + r * s->gates);
+                    gckpti_cell_backward(s, part, at + r, t);
+            gckpti_cells_backward(s, part < s->before, da, m, d);
         }
-    for (int64_t r = 0; s->lengths && r < m; r++)
-        gckpti_sequence_pad(s, first + r);
+        for (int64_t r = 0; r < m; r++) /* not even NaN of wh reach the padding */
+            if (t >= gckpti_sequence_length(s, first + r)) {
+                gckpti_zero_unless(d + r * s->state, s->state, 0);
+                gckpti_zero_unless(da + r * s->steps * s->gates, s->gates, 0);
+            }
+    }
+    for (int64_t r = 0; r < m; r++, d += s->state)
+        for (int c = 0; c < 2; c++) {
+            const gckpt_arg *initial = c ? s->c0 : s->h0;
+            for (int64_t j = 0; initial && initial->grad && j < n; j++)
+                gckpti_put(&initial->grad[(first + r) * n + j], d[c * n + j], initial->accumulate);
+        }
 }
 
 /* Writes panel i. */
@@ -240,6 +335,48 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
     for (int64_t k = 0; k < s->terms; k++)
         for (int64_t j = 0; j < n; j++)
             panel[k * GCKPTI_PANEL + j] = s->wh->data[k * row + (at + j) * column];
+}
+
+/* Adds the gradients of a block's rows to dwh and dbias. */
+static void gckpti_cells_add_grads(const gckpti_sequence *s)
+{
+    const float *da = s->da, *saved = (const float *)s->call->saved;
+    const int64_t n = s->units, reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
+#if GCKPTI_HAS_FAST
+    if (s->fast) {
+        const int64_t terms = s->block * s->steps;
+        gckpt_call sums = *s->call;
+        for (int part = 0; part <= s->before && s->wh->grad; part++) {
+            const int64_t first = part ? s->split : 0;
+            gckpti_product product = gckpti_product_of(
+                n, part ? n : s->split, terms,
+                part ? gckpti_matrix(saved + reset, 1, 4 * n) : gckpti_matrix(s->h, 1, n),
+                gckpti_matrix(da + first, 1, s->gates), s->wh->grad + first);
+            product.c_stride = s->gates, product.accumulate = 1, product.workspace = s->pack;
+            gckpti_kernels_of(s->call)->product(s->call, &product);
+        }
+        sums.shape = gckpt_shape2(terms, s->gates);
+        sums.grad_out = da;
+        if (s->bias) {
+            sums.in[0] = *s->bias;
+            sums.in[0].accumulate = 1;
+            sums.in[1] = sums.in[0];
+            gckpti_run_column_sums(&sums, 0, 1);
+        }
+        return;
+    }
+#endif
+    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
+        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
+        for (int64_t k = 0; s->wh->grad && k < n; k++) {
+            float *to = s->wh->grad + k * s->gates;
+            gckpti_axpy(h[k], da, s->split, to);
+            if (s->before)
+                gckpti_axpy(saved[reset + 4 * n * t + k], da + s->split, n, to + s->split);
+        }
+        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+            gckpti_add_to_grad(s->bias, j, da[j]);
+    }
 }
 
 /* Runs a call by `cell` and, for gru_reset_before, `second`. */
@@ -273,7 +410,7 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
         else
             item(&s, 0, 0);
         if (backward)
-            gckpti_sequence_add_grads(&s);
+            gckpti_cells_add_grads(&s);
     }
 }
 
@@ -306,57 +443,4 @@ GCKPTI_RECURRENT_DESC(gru_reset_before, gckpti_reset_before_shape, GCKPT_SUMS);
 GCKPTI_RECURRENT_DESC(lstm, gckpti_recurrent_shape, 0);
 #undef GCKPTI_RECURRENT_DESC
 #undef GCKPTI_READS
-
-/* Adds an op to the graph. in: x wx + bias, wh and, if `bias`, a bias; then come desc's tensors. */
-static gckpt_tensor *gckpti_recurrent_new(const gckpt_op *op, int gates, gckpt_tensor **in,
-                                          int bias, const gckpt_recurrent_desc *desc)
-{
-    const gckpt_recurrent_desc none = { NULL, NULL, NULL, 0 }, *d = desc ? desc : &none;
-    gckpti_recurrent o = { gates, bias ? 2 : 0, 0, 0 };
-    int n = bias ? 3 : 2;
-    if (!in[0])
-        return NULL;
-    if (gates == 3 ? d->c0 != NULL : !d->h0 != !d->c0)
-        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           gates == 3 ? "gru: c0 must be NULL: only an lstm has cells"
-                                      : "lstm: %s without %s: give both, or none for zeros",
-                           d->h0 ? "h0" : "c0", d->h0 ? "c0" : "h0");
-    if (gates == 4 && d->reset_before)
-        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "lstm: reset_before is %i, but only a gru has a reset gate: leave it 0",
-                           d->reset_before);
-    if (d->h0)
-        o.state = n, in[n++] = d->h0;
-    if (d->c0)
-        in[n++] = d->c0;
-    for (int i = 2; i < n; i++)
-        if (in[i]->type != GCKPT_F32)
-            return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                               "%s: %T must be f32: declare and feed it as floats", op->name,
-                               in[i]);
-    if (d->lengths && d->lengths->type != GCKPT_I32)
-        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "%s: the lengths %T must be i32: declare and feed them as int32_t",
-                           op->name, d->lengths);
-    if (d->lengths)
-        o.lengths = n, in[n++] = d->lengths;
-    return gckpt_apply(op, in, n, &o, o.lengths ? sizeof o : offsetof(gckpti_recurrent, lengths));
-}
-
-GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
-                                  gckpt_tensor *wh, gckpt_tensor *bh,
-                                  const gckpt_recurrent_desc *desc)
-{
-    gckpt_tensor *in[5] = { gckpt_linear(x, wx, bx), wh, bh };
-    return gckpti_recurrent_new(desc && desc->reset_before ? &gckpti_op_gru_reset_before
-                                                           : &gckpti_op_gru,
-                                3, in, bh != NULL, desc);
-}
-
-GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
-                                   gckpt_tensor *bias, const gckpt_recurrent_desc *desc)
-{
-    gckpt_tensor *in[5] = { gckpt_linear(x, wx, bias), wh };
-    return gckpti_recurrent_new(&gckpti_op_lstm, 4, in, 0, desc);
-}
 #endif

@@ -43,34 +43,6 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
-/* Returns how many steps row b has. */
-static inline int64_t gckpti_sequence_length(const gckpti_sequence *s, int64_t b)
-{
-    return s->lengths ? s->lengths[b] : s->steps;
-}
-
-/* Returns how many steps the longest of m rows has. */
-static inline int64_t gckpti_sequence_longest(const gckpti_sequence *s, int64_t first, int64_t m)
-{
-    int64_t most = 0;
-    for (int64_t b = first; b < first + m; b++)
-        most = gckpti_sequence_length(s, b) > most ? gckpti_sequence_length(s, b) : most;
-    return most;
-}
-
-static inline int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
-{
-    return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
-}
-
-/* Computes the chains of an item's rows; kernels read b in place: `panels`, from t's first term. */
-GCKPTI_FN void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t,
-                                    const float *panels);
-
-/* Compute the backward of item i except dwh and dbias; add the block's rows to dwh and dbias. */
-GCKPTI_FN void gckpti_sequence_backward(void *context, int64_t i, int64_t worker);
-GCKPTI_FN void gckpti_sequence_add_grads(const gckpti_sequence *s);
-
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
     gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;

@@ -373,12 +373,14 @@ static gckpt_tensor *sequences(gckpt_tensor *in, gckpt_tensor *order)
     gckpt_tensor *h0 = gckpt_scale(gckpt_mean(in, 1), 0.5f);
     gckpt_tensor *x =
         gckpt_gru(in, weight("wx", gckpt_shape2(WIDTH, 3 * WIDTH), 0), NULL,
-                  weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0), weight("bh", gckpt_shape1(3 * WIDTH), 0), h0);
+                  weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0), weight("bh", gckpt_shape1(3 * WIDTH), 0),
+                  &(gckpt_recurrent_desc){ .h0 = h0, .reset_before = 1 });
     x = gckpt_gather(x, order);
     x = gckpt_conv1d(x, weight("conv", gckpt_shape3(3, WIDTH, WIDTH), 0), weight("cb", gckpt_shape1(WIDTH), 0),
                      &(gckpt_window){ .padding = { 0, 1 } });
     x = gckpt_lstm(x, weight("vx", gckpt_shape2(WIDTH, 4 * WIDTH), 0), weight("vh", gckpt_shape2(WIDTH, 4 * WIDTH), 0),
-                   weight("vb", gckpt_shape1(4 * WIDTH), 0), h0, gckpt_tanh(h0));
+                   weight("vb", gckpt_shape1(4 * WIDTH), 0),
+                   &(gckpt_recurrent_desc){ h0, gckpt_tanh(h0), gckpt_argmax(gckpt_max(x, 2), 1), 0 });
     return gckpt_linear(gckpt_max(x, 1), weight("head", gckpt_shape2(2 * WIDTH, CLASSES), 0), NULL);
 }
 
