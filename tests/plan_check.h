@@ -184,6 +184,8 @@ static const pc_op pc_ops[] = {
     { "mean", PC_BACKWARD, { 0 } },
     { "max", PC_BACKWARD, { PC_A } },
     { "argmax", 0, { 0 } },
+    { "top_k", PC_BACKWARD, { PC_A } },
+    { "top_k_indices", 0, { 0 } },
     { "fused", 0, { 0 } },
     { "cache", GCKPT_SIDE_EFFECT, { 0 } },
     { "embed", PC_BACKWARD, { PC_1 } },

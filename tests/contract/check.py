@@ -231,10 +231,16 @@ class Draw:
             mode = int(self.more.integers(0, 3)) if s[-1] > 2 else 0
             self.made(self.op("pad", [x], len(s), 1, 2, mode, F(0.3)), s[:-1] + (s[-1] + 3,))
         elif k == 1 and len(s) >= 2:
-            self.made(self.op("max", [x], 1), s[1:])
+            if self.more.integers(0, 2):
+                self.made(self.op("top_k", [x], 1, 1 + s[0] // 2), (1 + s[0] // 2,) + s[1:])
+            else:
+                self.made(self.op("max", [x], 1), s[1:])
         elif k == 2 and len(s) >= 2:
             w = self.weight(max(s[-1], 2), self.c)
             i = self.op("argmax", [x], len(s))
+            if self.more.integers(0, 2):
+                self.made(self.op("embed", [w, self.op("top_k_indices", [x], len(s), 2 if s[-1] > 1 else 1)]),
+                          s[:-1] + (2 if s[-1] > 1 else 1, self.c))
             if len(s) == 2:
                 self.made(self.op("embed", [w, i]), (s[0], self.c))
         elif k == 3 and len(s) == 2 and s[0] >= self.t:

@@ -295,6 +295,12 @@ static T build(const char *name, const T *x, int n)
         return gckpt_max(x[0], whole());
     if (!strcmp(name, "argmax"))
         return gckpt_argmax(x[0], whole());
+    if (!strncmp(name, "top_k", 5)) {
+        gckpt_tensor *indices = NULL;
+        const int axis = whole();
+        gckpt_tensor *values = gckpt_top_k(x[0], axis, whole(), name[5] ? &indices : NULL);
+        return name[5] ? indices : values;
+    }
     if (!strcmp(name, "positions"))
         return gckpt_positions(x[0], x[1], 0);
     if (!strcmp(name, "cross_entropy"))

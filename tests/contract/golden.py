@@ -219,6 +219,8 @@ def moves():
         yield one("replicate", "pad", x, (1, 2, 4, 2, F(0)), (2, 9, 4, 2))
         yield one("max", "max", x, (1,), (2, 4, 2))
         yield one("max_last", "max", line, (1,), (2,))
+        yield one("top_k", "top_k", x, (2, 3), (2, 3, 3, 2))
+        yield one("top_k_last", "top_k", line, (1, 7), (2, 7))
         for how in range(3):
             for name, size in (("larger", (5, 7)), ("smaller", (2, 3)), ("one", (1, 4)), ("twice", (6, 8))):
                 yield one("%s%d" % (name, how), "upsample", x, size + (how,), (2,) + size + (2,))

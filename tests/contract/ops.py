@@ -828,6 +828,34 @@ class Max:
         return [Some(taken, Value(np.broadcast_to(np.expand_dims(g, axis), x.shape)), x.shape)]
 
 
+def largest(x, axis, k):
+    """Returns the indices of the k largest elements in descending order: NaN first, of equal ones the first."""
+    nan = np.isnan(x)
+    return np.take(np.lexsort((-np.where(nan, F(0), x), ~nan), axis=axis), np.arange(k), axis)
+
+
+@op("top_k")
+class TopK:
+    def forward(c):
+        return np.take_along_axis(c.x[0], largest(c.x[0], c.a[0], c.a[1]), c.a[0])
+
+    def backward(c, g):
+        x, axis = c.x[0], c.a[0]
+        at, values, taken = largest(x, axis, c.a[1]), np.zeros(x.shape, F), np.zeros(x.shape, bool)
+        np.put_along_axis(values, at, g, axis)
+        np.put_along_axis(taken, at, True, axis)
+        return [Some(taken, Value(values), x.shape)]
+
+
+@op("top_k_indices")
+class TopKIndices:
+    def forward(c):
+        return largest(c.x[0], c.a[0], c.a[1]).astype(np.int32)
+
+    def backward(c, g):
+        return [None]
+
+
 @op("argmax")
 class Argmax:
     def forward(c):

@@ -59,7 +59,7 @@ static void build_elementwise(net *n)
     y = gckpt_maximum(gckpt_exp(gckpt_scale(x, 0.5f)), gckpt_log(positive));
     y = gckpt_add(gckpt_minimum(y, gckpt_sqrt(positive)), gckpt_abs(x));
     output(n, "functions",
-           gckpt_add(gckpt_mul(y, gckpt_sin(x)), gckpt_cos(gckpt_reciprocal(positive))));
+           gckpt_add(gckpt_mul(y, gckpt_sin(x)), gckpt_cos(gckpt_pow(positive, -1))));
     y = gckpt_activation(gckpt_pow(positive, 1.7f), GCKPT_LEAKY_RELU, 0.2f);
     output(n, "numbers",
            gckpt_add(gckpt_clamp(y, 0.3f, 1.5f), gckpt_dropout(gckpt_detach(w), 0.5f)));

@@ -305,7 +305,11 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
     case 5: return gckpt_sum(x, axis);
     case 6: return gckpt_mean(x, axis);
     case 7: return gckpt_max(x, axis);
-    case 8: return net_add(n, gckpt_argmax(x, axis)) ? x : NULL;
+    case 8:
+        if (choose(b, 2) == 0)
+            return net_add(n, gckpt_argmax(x, axis)) ? x : NULL;
+        many[0] = gckpt_top_k(x, axis, (int)number(b, 3), &many[1]);
+        return net_add(n, many[1]) ? many[0] : NULL;
     case 9: return gckpt_scale(x, real(b));
     default: return gckpt_dropout(x, real(b) < 1 ? 0.25f : real(b));
     }

@@ -754,6 +754,32 @@ ref_value *ref_max(const ref_value *x, int axis, int number)
     return y;
 }
 
+ref_value *ref_top_k(const ref_value *x, int axis, int k, int number)
+{
+    ref_value *y;
+    long d[6] = { 0 }, at[6];
+    if (!x)
+        return NULL;
+    if (axis < 0)
+        axis += x->n;
+    for (int i = 0; i < x->n; i++)
+        d[i] = i == axis ? k : x->d[i];
+    y = ref_new(x->n, d);
+    for (long i = 0; i < ref_elements(x); i++) { /* an element's place is the number of those before it */
+        long place = 0;
+        unravel(x, i, at);
+        const long own = at[axis];
+        for (at[axis] = 0; at[axis] < x->d[axis]; at[axis]++) {
+            const double v = x->v[broadcast_index(x, x->n, at)];
+            place += v > x->v[i] || (v == x->v[i] && at[axis] < own);
+        }
+        at[axis] = place;
+        if (place < k)
+            y->v[broadcast_index(y, y->n, at)] = number ? (double)own : x->v[i];
+    }
+    return y;
+}
+
 /* Finds from which positions element i of a resized line takes its value. The line has n elements after and `size`
  * elements before resizing; the value is interpolated between elements *low and *high, where *high has the weight
  * *part. */

@@ -75,6 +75,8 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean);
 ref_value *ref_pad(const ref_value *x, int axis, long before, long after, int mode, double value);
 /* Returns the maxima along the axis; if number is nonzero, returns the index of each (first) maximum instead. */
 ref_value *ref_max(const ref_value *x, int axis, int number);
+/* Returns the k largest elements along an axis, of equal ones the first, or, if number is nonzero, their indices. */
+ref_value *ref_top_k(const ref_value *x, int axis, int k, int number);
 /* Resizes the images x (B,H,W,C). how: 0 for the nearest pixel, 1 for bilinear, 2 for bilinear with aligned corners. */
 ref_value *ref_upsample(const ref_value *x, long height, long width, int how);
 

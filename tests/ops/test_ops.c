@@ -382,6 +382,16 @@ static pair pad(pair x, int axis, int before, int after, int mode, double value)
                 ref_pad(x.r, axis, before, after, mode, value));
 }
 static pair greatest(pair x, int axis) { return both(gckpt_max(x.t, axis), ref_max(x.r, axis, 0)); }
+static pair top_k(pair x, int axis, int k)
+{
+    return both(gckpt_top_k(x.t, axis, k, NULL), ref_top_k(x.r, axis, k, 0));
+}
+static pair top_k_indices(pair x, int axis, int k)
+{
+    gckpt_tensor *indices;
+    gckpt_top_k(x.t, axis, k, &indices);
+    return both(indices, ref_top_k(x.r, axis, k, 1));
+}
 static pair argmax(pair x, int axis) { return both(gckpt_argmax(x.t, axis), ref_max(x.r, axis, 1)); }
 static pair upsample(pair x, int height, int width, int how)
 {
@@ -1030,6 +1040,13 @@ static void build_max(net *n, const int *a)
     pair y = probe(n, greatest(x, a[0]));
     finish(n, a[4] ? add(y, greatest(mul(x, x), a[0])) : y, 1);
 }
+/* a[0..3]: as of build_max; a[4]: k; a[5]: nonzero if the k largest of x squared are added */
+static void build_top_k(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[1], a[2], a[3]);
+    pair y = probe(n, top_k(x, a[0], a[4]));
+    finish(n, a[5] ? add(y, top_k(mul(x, x), a[0], a[4])) : y, 1);
+}
 static void build_max_free(net *n, const int *a)
 {
     finish(n, greatest(param(n, "w", 1, 3, 4, 0), a[0]), 0);
@@ -1039,13 +1056,15 @@ static void build_max_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, greatest(x, a[0])), 1);
 }
-/* a[0] says how indices from argmax are used: 0 to select rows of a table, 1 to select rows of x, 2 as targets of
+/* a[0] says how indices from argmax, or, if a[0] is 6, from top_k, are used: 0 to select rows of a table, 1 to select rows of x, 2 as targets of
  * cross_entropy, 3 as targets of linear_cross_entropy, 4 and 5 to select rows of a table. With 4, argmax is along axis
- * 0 of a parameter; with 5, along the batch axis of x (rows,5). */
+ * 0 of a parameter; with 5, along the batch axis of x (rows,5); with 6, rows of x are selected. */
 static void build_argmax(net *n, const int *a)
 {
-    pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] < 5 ? 5 : 0, 0);
-    if (a[0] == 0)
+    pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] != 5 ? 5 : 0, 0);
+    if (a[0] == 6)
+        finish(n, gather(mul(x, x), top_k_indices(reduce(x, 2, 1), 1, 3)), 1);
+    else if (a[0] == 0)
         finish(n, mul(embed(param(n, "w", 1, 6, 5, 0), argmax(x, 2)), x), 1);
     else if (a[0] == 1)
         finish(n, gather(mul(x, x), argmax(permute(x, 3, 0, 2, 1, 0), -1)), 1);
@@ -1593,6 +1612,9 @@ static const test_case cases[] = {
     { "max axis 2 of 4", build_max, { 2, 3, 4, 17, 0 }, 3, 0, 0, 0 },
     { "max last axis, twice", build_max, { -1, 3, 40, 0, 1 }, 3, 0, 0, 0 },
     { "max of 1", build_max, { 1, 1, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "top_k of 3 axis 1", build_top_k, { 1, 5, 3, 0, 3, 0 }, 3, 0, 0, 0 },
+    { "top_k of 4 axis 2 of 4", build_top_k, { 2, 3, 4, 5, 4, 0 }, 3, 0, 0, 0 },
+    { "top_k of 5 last axis, twice", build_top_k, { -1, 3, 40, 0, 5, 1 }, 3, 0, 0, 0 },
     { "max axis 0 of a parameter", build_max_free, { 0 }, 3, 0, 0, 0 },
     { "max axis 1 of a parameter", build_max_free, { 1 }, 3, 0, 0, 0 },
     { "max over the batch", build_max_batch, { 0 }, 4, MIXES, 0, 0 },
@@ -1601,6 +1623,7 @@ static const test_case cases[] = {
     { "argmax as targets", build_argmax, { 2 }, 3, 0, 0, 0 },
     { "argmax as targets, in chunks", build_argmax, { 3 }, 3, 0, 0, 0 },
     { "argmax of a parameter", build_argmax, { 4 }, 3, 0, 0, 0 },
+    { "top_k, gathered", build_argmax, { 6 }, 3, 0, 0, 0 },
     { "argmax over the batch", build_argmax, { 5 }, 5, MIXES, 0, 0 },
     { "upsample, nearest", build_upsample, { 3, 2, 3, 5, 4, 0, 0 }, 3, 0, 0, 0 },
     { "upsample, nearest, smaller", build_upsample, { 5, 7, 2, 3, 3, 0, 1 }, 3, 0, 0, 0 },
