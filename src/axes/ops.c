@@ -254,7 +254,7 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 /* max and argmax over an axis, which is removed: the element that precedes all others. top_k and
  * top_k_indices: the k elements that precede all others, in order. The results of argmax and
  * top_k_indices, and `saved` of max and top_k, are indices. dx = g there, else 0. */
-static gckpt_result gckpti_top_k_indices_shape(gckpt_call *call)
+static gckpt_result gckpti_top_k_shape(gckpt_call *call)
 {
     const int *o = (const int *)call->attributes; /* axis, k */
     const gckpt_result result = gckpti_reduce_shape(call, "top_k", INT32_MAX, 0);
@@ -267,13 +267,8 @@ static gckpt_result gckpti_top_k_indices_shape(gckpt_call *call)
                           "top_k: k = %i must be 1 to %I, the elements of axis %i of %S", o[1],
                           call->shape.d[axis], axis, &call->shape);
     call->shape.d[axis] = o[1];
+    call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t); /* of top_k */
     return GCKPT_OK;
-}
-static gckpt_result gckpti_top_k_shape(gckpt_call *call)
-{
-    const gckpt_result result = gckpti_top_k_indices_shape(call);
-    call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
-    return result;
 }
 
 /* Returns the element that precedes all others that do not precede element `last`, nor are it;
@@ -336,7 +331,7 @@ GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
 GCKPTI_DESC(top_k, gckpti_top_k_shape, gckpti_top_k_flops, 0, GCKPT_SAVED);
-GCKPTI_DESC_ALL(top_k_indices, NULL, gckpti_top_k_indices_shape, gckpti_top_k_flops, NULL,
+GCKPTI_DESC_ALL(top_k_indices, NULL, gckpti_top_k_shape, gckpti_top_k_flops, NULL,
                 gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPTI_BUILDER(max, int, (gckpt_tensor * x, int axis), axis)
 GCKPTI_BUILDER(argmax, int, (gckpt_tensor * x, int axis), axis)

@@ -2,10 +2,9 @@
 typedef struct {
     gckpt_tensor *h0, *c0; /* first states (B,H); NULL selects zeros. c0: lstm only, with h0 */
     gckpt_tensor *lengths; /* i32 (B): number of steps of row b, 0..T (a step returns E_DATA for
-                            * others); NULL selects T. Later steps of x must be finite and change
-                            * nothing: their outputs and gradients are 0. The last states (PyTorch's
-                            * h_n) are gckpt_gather(h, last), last: lengths - 1 as i32 (B,1) */
-    int reset_before;      /* gru: if nonzero, n = tanh(x wx + bx + (r h) wh + bh), as ONNX with
+                            * others); NULL selects T. Later steps of x must be finite; outputs and
+                            * gradients there are 0. PyTorch's h_n: gckpt_gather(h, lengths - 1) */
+    int reset_before;      /* gru: if nonzero, n = tanh(x wx + bx + (r h) wh + bh), as in ONNX with
                             * linear_before_reset = 0 and Keras with reset_after=False */
 } gckpt_recurrent_desc;
 /* ---- GRU over whole sequences of T steps: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or

@@ -24,10 +24,8 @@ static gckpt_tensor *gckpti_recurrent_new(const gckpt_op *op, int gates, gckpt_t
     for (int i = 2; in[0] && i < n; i++)
         if ((in[i]->type == GCKPT_I32) != (i == o.lengths))
             return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                               i == o.lengths
-                                   ? "%s: the lengths, %T, must be i32: feed them as int32_t"
-                                   : "%s: %T must be f32: declare and feed it as floats",
-                               op->name, in[i]);
+                               "%s: %T must be %s: declare and feed it so", op->name, in[i],
+                               i == o.lengths ? "i32, as lengths are" : "f32");
     return gckpt_apply(op, in, n, &o, o.lengths ? sizeof o : offsetof(gckpti_recurrent, lengths));
 }
 

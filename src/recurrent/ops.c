@@ -26,10 +26,8 @@
  * dwh and dbias add their h and da, +0. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget
  * gate of Gers 2000. */
 
-/* Returns the state of a call whose items have one row, or, if `fast`, several. before: nonzero for
- * gru_reset_before. */
-static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int backward,
-                                          int before)
+/* Returns the state of a call whose items have one row, or, if `fast`, several. */
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int backward)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -44,7 +42,6 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     s.h0 = o->state ? in + o->state : NULL;
     s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
     s.lengths = o->lengths ? in[o->lengths].index : NULL;
-    s.before = before, s.split = before ? 2 * s.units : s.gates;
     s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
     s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
     if (fast) {
@@ -54,15 +51,10 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     return s;
 }
 
-/* Returns the columns of all panels; forward, the gates from `split` on begin a panel. */
-static int64_t gckpti_sequence_columns(const gckpti_sequence *s)
-{
-    const int64_t first = s->backward ? s->columns : s->split;
-    return gckpti_ceil_to(first, GCKPTI_PANEL) + gckpti_ceil_to(s->columns - first, GCKPTI_PANEL);
-}
+/* Returns the floats of all panels. */
 static int64_t gckpti_sequence_panels(const gckpti_sequence *s)
 {
-    return s->fast ? s->terms * gckpti_sequence_columns(s) : 0;
+    return s->fast ? s->terms * gckpti_ceil_to(s->columns, GCKPTI_PANEL) : 0;
 }
 
 /* Return how many steps row b, or the longest of m rows, has. */
@@ -79,9 +71,9 @@ static int64_t gckpti_sequence_longest(const gckpti_sequence *s, int64_t first, 
 }
 
 /* Returns floats of workspace. A fast backward also keeps h before each step. */
-static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward, int before)
+static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
-    const gckpti_sequence s = gckpti_sequence_of(call, !gckpti_is_plain(call), backward, before);
+    const gckpti_sequence s = gckpti_sequence_of(call, !gckpti_is_plain(call), backward);
     const int64_t panels = gckpti_sequence_panels(&s);
     if (!backward)
         return panels + s.block * (s.state + s.gates);
@@ -91,7 +83,7 @@ static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward, i
            call->threads * gckpti_product_workspace(s.units, s.gates, s.block * s.steps);
 }
 
-static gckpt_result gckpti_sequence_shape(gckpt_call *call, int before)
+static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_shape *p = &call->in[0].shape, *wh = &call->in[1].shape;
@@ -113,21 +105,13 @@ static gckpt_result gckpti_sequence_shape(gckpt_call *call, int before)
                                                 : "a first state",
                               expected, &call->in[i].shape);
     }
-    const gckpti_sequence s = gckpti_sequence_of(call, 0, 0, before);
+    const gckpti_sequence s = gckpti_sequence_of(call, 0, 0);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
-    call->workspace_forward = (size_t)gckpti_sequence_workspace(call, 0, before) * sizeof(float);
-    call->workspace_backward = (size_t)gckpti_sequence_workspace(call, 1, before) * sizeof(float);
+    call->workspace_forward = (size_t)gckpti_sequence_workspace(call, 0) * sizeof(float);
+    call->workspace_backward = (size_t)gckpti_sequence_workspace(call, 1) * sizeof(float);
     return GCKPT_OK;
-}
-static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
-{
-    return gckpti_sequence_shape(call, 0);
-}
-static gckpt_result gckpti_reset_before_shape(gckpt_call *call)
-{
-    return gckpti_sequence_shape(call, 1);
 }
 
 /* Returns 1 + T, if input i is the lengths. */
@@ -149,17 +133,20 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* Computes the chains of an item's rows; kernels read b in place: `panels`, from t's first term. */
-static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t,
-                                 const float *panels)
+/* Computes the chains of an item's rows; kernels read panels of b in place, from a column and a term
+ * of the whole matrix on. */
+static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t, int64_t column,
+                                 int64_t term)
 {
 #if GCKPTI_HAS_FAST
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    for (int64_t j = 0; s->fast && j < t->n; j += GCKPTI_PANEL) {
+    for (int64_t j = 0, n, at; s->fast && j < t->n; j += n) {
         gckpti_product u = *t;
-        const gckpti_c_block all = { 0, t->m, 0, gckpti_min(t->n - j, GCKPTI_PANEL), 0, 0 };
-        u.b = gckpti_matrix(panels + j * s->terms, 1, GCKPTI_PANEL);
-        u.c += j, u.n = all.j1, u.initial = t->initial ? t->initial + j : NULL;
+        at = (column + j) % GCKPTI_PANEL, n = gckpti_min(t->n - j, GCKPTI_PANEL - at);
+        const gckpti_c_block all = { 0, t->m, 0, n, 0, 0 };
+        u.b = gckpti_matrix(s->panels + (column + j - at) * s->terms + term * GCKPTI_PANEL + at, 1,
+                            GCKPTI_PANEL);
+        u.c += j, u.n = n, u.initial = t->initial ? t->initial + j : NULL;
         gckpti_kernels_of(s->call)->product_block(&u, &all, pack, GCKPTI_STACK_FLOATS);
     }
     if (s->fast)
@@ -181,7 +168,7 @@ static void gckpti_cells_forward(const gckpti_sequence *s, int part, const float
     t.initial = s->bias ? s->bias->data + first : NULL;
     if (s->state > s->units) /* lstm */
         t.initial = p, t.initial_stride = s->steps * s->gates;
-    gckpti_cells_product(s, &t, s->panels + gckpti_ceil_to(first, GCKPTI_PANEL) * s->terms);
+    gckpti_cells_product(s, &t, first, 0);
 }
 
 /* Adds chains of da wh over the gates before `split` to d for m rows; da points to the first of
@@ -194,7 +181,7 @@ static void gckpti_cells_backward(const gckpti_sequence *s, int reset, float *da
         m, s->units, reset ? s->gates - at : s->split, gckpti_matrix(da + at, row, 1),
         gckpti_matrix(s->wh->data + at, s->gates, 1), reset ? da : d);
     t.accumulate = !reset, t.c_stride = reset ? row : s->state;
-    gckpti_cells_product(s, &t, s->panels + at * GCKPTI_PANEL);
+    gckpti_cells_product(s, &t, 0, at);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -236,8 +223,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
                 continue;
             memset(&cell, 0, sizeof cell);
             cell.units = n;
-            cell.p = s->p->data + step * s->gates;
-            cell.a = a + r * s->gates;
+            cell.p = s->p->data + step * s->gates, cell.a = a + r * s->gates;
             cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
             cell.saved = saved ? saved + step * 4 * n : NULL;
             s->cell[part](&cell);
@@ -326,11 +312,9 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t first = s->backward ? s->columns : s->split, place = i * GCKPTI_PANEL;
-    const int64_t at = place < first ? place : place - gckpti_ceil_to(first, GCKPTI_PANEL) + first;
-    const int64_t n = gckpti_min((place < first ? first : s->columns) - at, GCKPTI_PANEL);
+    const int64_t at = i * GCKPTI_PANEL, n = gckpti_min(s->columns - at, GCKPTI_PANEL);
     const int64_t row = s->backward ? 1 : s->gates, column = s->backward ? s->gates : 1;
-    float *panel = s->panels + place * s->terms;
+    float *panel = s->panels + at * s->terms;
     (void)worker;
     for (int64_t k = 0; k < s->terms; k++)
         for (int64_t j = 0; j < n; j++)
@@ -355,11 +339,9 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
             product.c_stride = s->gates, product.accumulate = 1, product.workspace = s->pack;
             gckpti_kernels_of(s->call)->product(s->call, &product);
         }
-        sums.shape = gckpt_shape2(terms, s->gates);
-        sums.grad_out = da;
+        sums.shape = gckpt_shape2(terms, s->gates), sums.grad_out = da;
         if (s->bias) {
-            sums.in[0] = *s->bias;
-            sums.in[0].accumulate = 1;
+            sums.in[0] = *s->bias, sums.in[0].accumulate = 1;
             sums.in[1] = sums.in[0];
             gckpti_run_column_sums(&sums, 0, 1);
         }
@@ -384,15 +366,16 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
                                 gckpti_cell_fn second)
 {
     const int fast = GCKPTI_HAS_FAST && call->kernels;
-    gckpti_sequence s = gckpti_sequence_of(call, fast, backward, second != NULL);
+    gckpti_sequence s = gckpti_sequence_of(call, fast, backward);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
     s.cell[0] = cell, s.cell[1] = second;
+    s.before = second != NULL, s.split = s.before ? 2 * s.units : s.gates;
     s.panels = (float *)call->workspace;
     s.zero = s.scratch = s.panels + gckpti_sequence_panels(&s);
     if (fast)
-        gckpt_parallel(call, gckpti_sequence_columns(&s) / GCKPTI_PANEL, s.terms * GCKPTI_PANEL,
+        gckpt_parallel(call, (s.columns - 1) / GCKPTI_PANEL + 1, s.terms * GCKPTI_PANEL,
                        gckpti_sequence_panel, &s);
     if (backward) {
         s.d = s.zero + s.units;
@@ -414,33 +397,29 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
     }
 }
 
-#define GCKPTI_CELL(name) GCKPTI_KERNEL_OF(call, recurrent->name, gckpti_##name)
-GCKPTI_OP_KERNELS(gru, gckpti_run_sequence(call, backward,
-                                           backward ? GCKPTI_CELL(gru_gate_grads)
-                                                    : GCKPTI_CELL(gru_gates),
-                                           NULL))
-GCKPTI_OP_KERNELS(gru_reset_before, gckpti_run_sequence(call, backward,
-                                                        backward ? GCKPTI_CELL(new_gate_grads)
-                                                                 : GCKPTI_CELL(reset_gates),
-                                                        backward ? GCKPTI_CELL(reset_gate_grads)
-                                                                 : GCKPTI_CELL(new_gates)))
-GCKPTI_OP_KERNELS(lstm, gckpti_run_sequence(call, backward,
-                                            backward ? GCKPTI_CELL(lstm_gate_grads)
-                                                     : GCKPTI_CELL(lstm_gates),
-                                            NULL))
+#define GCKPTI_CELL(a, b)                                                                          \
+    (backward ? GCKPTI_KERNEL_OF(call, recurrent->b, gckpti_##b)                                   \
+              : GCKPTI_KERNEL_OF(call, recurrent->a, gckpti_##a))
+#define GCKPTI_CELLS(name, first, second)                                                          \
+    GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, first, second))
+GCKPTI_CELLS(gru, GCKPTI_CELL(gru_gates, gru_gate_grads), NULL)
+GCKPTI_CELLS(lstm, GCKPTI_CELL(lstm_gates, lstm_gate_grads), NULL)
+GCKPTI_CELLS(gru_reset_before, GCKPTI_CELL(reset_gates, new_gate_grads),
+             GCKPTI_CELL(new_gates, reset_gate_grads))
+#undef GCKPTI_CELLS
 #undef GCKPTI_CELL
 
 /* The data that each gradient reads. gru's in[2] is bh, h0 or the lengths; only bh's gradient has
  * GCKPT_SUMS. Lengths are i32 and the last input. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-#define GCKPTI_RECURRENT_DESC(name, shape, bias)                                                   \
-    GCKPTI_DESC_WITH(name, shape, gckpti_recurrent_flops, gckpti_recurrent_flops_backward,         \
-                     gckpti_recurrent_lengths, 0, GCKPTI_READS, GCKPTI_READS,                      \
-                     GCKPTI_READS | GCKPTI_ANY_TYPE | (bias), GCKPTI_READS | GCKPTI_ANY_TYPE,      \
-                     GCKPTI_ANY_TYPE)
-GCKPTI_RECURRENT_DESC(gru, gckpti_recurrent_shape, GCKPT_SUMS);
-GCKPTI_RECURRENT_DESC(gru_reset_before, gckpti_reset_before_shape, GCKPT_SUMS);
-GCKPTI_RECURRENT_DESC(lstm, gckpti_recurrent_shape, 0);
+#define GCKPTI_RECURRENT_DESC(name, bias)                                                          \
+    GCKPTI_DESC_WITH(name, gckpti_recurrent_shape, gckpti_recurrent_flops,                         \
+                     gckpti_recurrent_flops_backward, gckpti_recurrent_lengths, 0, GCKPTI_READS,   \
+                     GCKPTI_READS, GCKPTI_READS | GCKPTI_ANY_TYPE | (bias),                        \
+                     GCKPTI_READS | GCKPTI_ANY_TYPE, GCKPTI_ANY_TYPE)
+GCKPTI_RECURRENT_DESC(gru, GCKPT_SUMS);
+GCKPTI_RECURRENT_DESC(gru_reset_before, GCKPT_SUMS);
+GCKPTI_RECURRENT_DESC(lstm, 0);
 #undef GCKPTI_RECURRENT_DESC
 #undef GCKPTI_READS
 #endif

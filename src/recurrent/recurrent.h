@@ -36,8 +36,7 @@ typedef struct gckpti_sequence {
     int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
     int backward;
     int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
-    float *panels;   /* fast: panels of GCKPTI_PANEL columns of that matrix, (terms,GCKPTI_PANEL);
-                    * forward, gates from `split` on begin a panel */
+    float *panels;   /* fast: panels of GCKPTI_PANEL columns of that matrix, (terms,GCKPTI_PANEL) */
     float *scratch;  /* forward: state and sums of the rows of each worker */
     float *zero, *d; /* H zeros; gradient of a block's state */
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */

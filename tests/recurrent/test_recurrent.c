@@ -351,10 +351,10 @@ static void test_refusals(void)
     t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.reset_before = 1));
     refused(&g, s, t, GCKPT_E_ARG, "lstm: reset_before must be 0: only a gru has that gate");
     t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = STATE(5)));
-    refused(&g, s, t, GCKPT_E_ARG, "gru: the lengths, input \"state\", must be i32: feed them as int32_t");
+    refused(&g, s, t, GCKPT_E_ARG, "gru: input \"state\" must be i32, as lengths are: declare and feed it so");
     index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
     t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.h0 = index));
-    refused(&g, s, t, GCKPT_E_ARG, "gru: input \"i\" must be f32: declare and feed it as floats");
+    refused(&g, s, t, GCKPT_E_ARG, "gru: input \"i\" must be f32: declare and feed it so");
     index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
     t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = index));
     refused(&g, s, t, GCKPT_E_SHAPE, "need lengths [4], not [4,5]");

@@ -190,9 +190,9 @@ void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 
 int64_t cells_workspace_of(const gckpt_call *call, bool backward, bool before)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward, before);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     const int64_t n = q.rows * q.units, forward = q.rows * q.gates * (before ? 2 : 1);
-    const int64_t reset = before ? (n > q.units * q.split ? n : q.units * q.split) : 0;
+    const int64_t reset = before ? (n > 2 * q.units * q.units ? n : 2 * q.units * q.units) : 0;
     return 2 * n + (backward ? q.units + q.rows * q.steps * (q.gates + q.units) + reset : forward);
 }
 int64_t cells_workspace(const gckpt_call *call, bool backward)
@@ -206,8 +206,9 @@ int64_t reset_before_workspace(const gckpt_call *call, bool backward)
 
 template <int GATES, bool BEFORE> void cells_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward, BEFORE);
+    gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     Cells s = {};
+    q.split = BEFORE ? 2 * q.units : q.gates;
     s.rows = q.rows, s.steps = q.steps, s.out = call->out, s.lengths = q.lengths;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
     s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
