@@ -796,6 +796,23 @@ static inline onnx_name onnx_product(onnx_writer *w)
     return w->node.inputs > 2 ? onnx_add2(w, "Add", y, onnx_in(w, 2)) : y;
 }
 
+/* top_k, top_k_indices: words axis, k; ONNX's order of equal elements is the same. */
+static inline onnx_name onnx_top_k(onnx_writer *w, int indices)
+{
+    const int64_t k = onnx_word(w, 1);
+    const onnx_name values = onnx_fresh(w), at = onnx_fresh(w), count = onnx_integers(w, 1, &k);
+    onnx_buffer n = { NULL, 0, 0, 0 }, a = n;
+    onnx_text(&n, 1, w->in[0]);
+    onnx_text(&n, 1, count.text);
+    onnx_text(&n, 2, values.text);
+    onnx_text(&n, 2, at.text);
+    onnx_text(&n, 4, "TopK");
+    onnx_attribute(&n, "axis", onnx_axis(onnx_word(w, 0), w->from[0].shape.n));
+    onnx_message(w->nodes, 1, &n);
+    onnx_attribute(&a, "to", ONNX_I32);
+    return indices ? onnx_add(w, "Cast", &a, at) : values;
+}
+
 /* slice: words begin and end, two each, axis. permute: n, axes. pad: axis, before, after, value, mode.
  * concat, sum, mean, max, argmax: axis. */
 static inline onnx_name onnx_axes(onnx_writer *w, const char *op)
@@ -944,7 +961,8 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
                                           " matmul linear ",
                                           " slice permute pad concat sum mean max argmax ",
                                           " silu pow scale clamp from_u8 where ",
-                                          " embed gather " };
+                                          " embed gather ",
+                                          " top_k top_k_indices " };
     char spaced[64];
     int group = 0;
     for (size_t i = 0; i < sizeof onnx_simple / sizeof *onnx_simple; i++)
@@ -960,7 +978,7 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
             return out;
         }
     snprintf(spaced, sizeof spaced, " %.60s ", op);
-    while (group < 13 && strstr(groups[group], spaced) == NULL)
+    while (group < 14 && strstr(groups[group], spaced) == NULL)
         group++;
     switch (group) {
     case 0: return onnx_norm(w);
@@ -976,6 +994,7 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
     case 10: return onnx_axes(w, op);
     case 11: return onnx_elementwise(w, op);
     case 12: return onnx_rows(w, op);
+    case 13: return onnx_top_k(w, strcmp(op, "top_k_indices") == 0);
     default:
         onnx_fail(w, "%s has no form in ONNX here; export the tensor before it%s", op,
                   strcmp(op, "cache") == 0 ? ", or build the graph without caches" : "");

@@ -1,6 +1,6 @@
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: one row at one step, by the formulas of recurrent/ops.c; gru_reset_before: the two
- * parts of a step, reset_gates and new_gates, new_gate_grads and reset_gate_grads ---- */
+/* ---- gru, lstm: one row at one step, by the formulas of recurrent/ops.c. gru_reset_before has two
+ * parts: reset_gates and new_gates; backward new_gate_grads and reset_gate_grads ---- */
 /* Loads units j..j+W-1 of gate `gate` from x, an array of all gates. */
 GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
 {

@@ -22,7 +22,7 @@
  *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
- * compensated. Steps from a row's length on give +0: the output, saved, what is put to dp, D and E;
+ * compensated. Steps from a row's length on give +0: the output, saved, the put to dp, D and E;
  * dwh and dbias add their h and da, +0. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget
  * gate of Gers 2000. */
 
@@ -117,8 +117,7 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
 /* Returns 1 + T, if input i is the lengths. */
 static int64_t gckpti_recurrent_lengths(const gckpt_call *call, int i)
 {
-    (void)i;
-    return call->in[0].shape.d[1] + 1;
+    return (void)i, call->in[0].shape.d[1] + 1;
 }
 
 static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
@@ -133,8 +132,7 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* Computes the chains of an item's rows; kernels read panels of b in place, from a column and a term
- * of the whole matrix on. */
+/* Computes chains of an item; kernels read panels of b in place, from a column and a term on. */
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t, int64_t column,
                                  int64_t term)
 {
@@ -275,8 +273,8 @@ static void gckpti_cell_backward(const gckpti_sequence *s, int part, int64_t at,
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->item_rows, m = gckpti_sequence_item_rows(s, i), n = s->units;
-    const int64_t first = s->first + at;
+    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
+    const int64_t m = gckpti_sequence_item_rows(s, i);
     float *d = s->d + at * s->state;
     (void)worker;
     gckpti_zero_unless(d, m * s->state, 0);

@@ -85,6 +85,10 @@ static void build_axes(net *n)
     output(n, "reflected",
            gckpt_pad(gckpt_pad(x, 1, 3, 2, GCKPT_PAD_REFLECT, 0), 2, 1, 4, GCKPT_PAD_REPLICATE, 0));
     output(n, "argmax", gckpt_argmax(x, 2));
+    gckpt_tensor *indices;
+    output(n, "top_k", gckpt_top_k(x, 1, 3, NULL));
+    gckpt_top_k(gckpt_relu(x), -1, 5, &indices); /* many zeros */
+    output(n, "top_k indices", indices);
     output(n, "embed",
            gckpt_add(gckpt_embed(table, index),
                      gckpt_positions(x, param(n, "places", gckpt_shape2(9, C)), 2)));

@@ -115,31 +115,36 @@ void max_with_index(const gckpt_call *call, float *out, void *index, int k)
         for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
 }
 
-/* Adds the gradients of a line's k results. */
-__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const float *g,
-                                const int32_t *index, int accumulate, int k)
+/* The gradients and indices of each line's k results. */
+struct Maxima {
+    const float *g;
+    const int32_t *index;
+    int k, accumulate;
+};
+
+__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const Maxima &m)
 {
     const int64_t line = i / v.inner, at = line / v.size, place = i % v.inner;
-    for (int j = 0; j < k; j++) {
-        const int64_t from = (at * k + j) * v.inner + place;
-        if (index[from] == line % v.size) {
-            gckpti_put(&d[i], g[from], accumulate);
+    for (int j = 0; j < m.k; j++) {
+        const int64_t from = (at * m.k + j) * v.inner + place;
+        if (m.index[from] == line % v.size) {
+            gckpti_put(&d[i], m.g[from], m.accumulate);
             return;
         }
     }
-    if (!accumulate)
+    if (!m.accumulate)
         d[i] = 0.0f;
 }
 
 void maxima_by(const gckpt_call *call, bool backward, int k)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const gckpt_arg *x = &call->in[0];
+    const Maxima m = { call->grad_out, (const int32_t *)call->saved, k, x->accumulate };
     if (!backward)
         max_with_index(call, call->out, call->saved, k);
-    else if (call->in[0].grad)
-        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, call->in[0].grad,
-                                  call->grad_out, (const int32_t *)call->saved,
-                                  call->in[0].accumulate, k);
+    else if (x->grad)
+        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, x->grad, m);
 }
 int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
 void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }
