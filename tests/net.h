@@ -809,7 +809,7 @@ static T *random_op(T *x)
         if (net.smooth)
             return NULL;
         if (chance(30))
-            return note(B(top_k)(x, axis, 1 + (int)below((uint64_t)s.d[axis]), NULL), x);
+            return note(B(top_k)(x, axis, 1 + (int)below(s.d[axis]), NULL), x);
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;

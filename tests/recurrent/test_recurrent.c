@@ -364,6 +364,59 @@ static void test_refusals(void)
     gckpt_store_free(s);
 }
 
+/* Tests that lengths beyond the steps or below 0 are refused before anything runs, that gckpt_gather takes the last states
+ * (make_recurrent.py compares the same steps with PyTorch's), and that a row without steps has outputs and gradients
+ * of 0. */
+static void test_lengths(int lstm)
+{
+    enum { T = 4 };
+    const gckpt_init init = { 0.4f, 0, 0 };
+    const int64_t gates = (lstm ? 4 : 3) * H, wide = (lstm ? 2 : 1) * H;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(3, T, I));
+    gckpt_tensor *h0 = gckpt_input(g, "h0", GCKPT_F32, gckpt_shape2(3, H));
+    gckpt_tensor *lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(3));
+    gckpt_tensor *last = gckpt_input(g, "last", GCKPT_I32, gckpt_shape2(3, 1));
+    gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init);
+    gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, gates), init);
+    const gckpt_recurrent_desc desc = { h0, lstm ? h0 : NULL, lengths, 0 };
+    gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, NULL, &desc) : gckpt_gru(x, wx, NULL, wh, NULL, &desc);
+    const gckpt_fetch_spec fetch[4] = { { y, 0 }, { gckpt_gather(y, last), 0 }, { x, 1 }, { h0, 1 } };
+    gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetch, .fetch.count = 4 });
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float data[3 * T * I], start[3 * H];
+    int32_t length[3] = { 3, 0, T }, at[3] = { 2, 0, T - 1 };
+    for (int i = 0; i < 3 * T * I; i++)
+        data[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < 3 * H; i++)
+        start[i] = (float)(i % 5) / 4;
+    gckpt_feed feed[4] = {
+        { gckpt_id(x), data }, { gckpt_id(h0), start }, { gckpt_id(lengths), length }, { gckpt_id(last), at }
+    };
+    CHECK_MSG(gckpt_gradients(e, feed, 4, 3, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g), gckpt_error_text(e));
+    const float *all = gckpt_fetch(e, gckpt_id(y), 0), *h = gckpt_fetch(e, gckpt_id(fetch[1].tensor), 0);
+    const float *dx = gckpt_fetch(e, gckpt_id(x), 1), *dh = gckpt_fetch(e, gckpt_id(h0), 1);
+    for (int64_t b = 0; b < 3 && all && h && dx && dh; b++) {
+        CHECK(!memcmp(h + b * wide, all + (b * T + at[b]) * wide, (size_t)wide * sizeof(float)));
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t k = 0; k < wide; k++)
+                CHECK((bits_of(all[(b * T + t) * wide + k]) == 0) == (t >= length[b]));
+        for (int64_t t = length[b]; t < T; t++)
+            for (int64_t k = 0; k < I; k++)
+                CHECK(bits_of(dx[(b * T + t) * I + k]) == 0);
+        for (int64_t k = 0; k < H; k++)
+            CHECK((bits_of(dh[b * H + k]) == 0) == (length[b] == 0));
+    }
+    for (int i = 0; i < 2; i++) {
+        length[1] = i ? -1 : T + 1;
+        CHECK(gckpt_gradients(e, feed, 4, 3, NULL) == GCKPT_E_DATA);
+        CHECK_MSG(strstr(gckpt_error_text(e), "takes 0 to 4"), "%s", gckpt_error_text(e));
+    }
+    util_free(e, p, g, s);
+}
+
 /* Returns the workspace bytes of the layer's forward, which must not grow with the number of time steps. */
 static size_t workspace_of(int lstm, int64_t steps)
 {
@@ -413,6 +466,7 @@ int main(void)
     for (int lstm = 0; lstm < 2; lstm++) {
         test_pieces(lstm);
         test_not_finite(lstm);
+        test_lengths(lstm);
         for (int plain = 0; plain < 2; plain++)
             test_weights_of_the_batch(lstm, plain);
         CHECK(workspace_of(lstm, 2) > 0 && workspace_of(lstm, 2) == workspace_of(lstm, 50));
