@@ -28,17 +28,17 @@ GCKPTI_COLD_END
     X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
     X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
     X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
-    X(elu, CORE) X(selu, CORE) X(mish, CORE) X(hardswish, CORE) X(prelu, CORE) X(sin, CORE)        \
-    X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE) X(add, CORE)     \
-    X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE) X(where, CORE)        \
-    X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES) X(mean, AXES)        \
-    X(max, AXES) X(argmax, AXES) X(top_k, AXES) X(top_k_indices, AXES) X(cache, CACHES)            \
-    X(embed, CORE) X(matmul, CORE) X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE)             \
-    X(attention, ATTENTION) X(rotary, ATTENTION) X(cross_entropy, CORE)                            \
-    X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)                             \
-    X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
-    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
-    X(gru, RECURRENT) X(gru_reset_before, RECURRENT) X(lstm, RECURRENT) X(max_pool, IMAGES)        \
+    X(elu, CORE) X(selu, CORE) X(mish, CORE) X(hardswish, CORE) X(prelu, CORE)                     \
+    X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
+    X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
+    X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
+    X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
+    X(top_k, AXES) X(top_k_indices, AXES) X(gru_reset_before, RECURRENT)                           \
+    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
+    X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
+    X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
+    X(mean_squared_error_with, LOSSES) X(huber, LOSSES) X(binary_cross_entropy, LOSSES)            \
+    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT) X(max_pool, IMAGES)     \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
     X(conv2d, IMAGES)
 /* clang-format on */

@@ -224,8 +224,9 @@ def moves():
         for how in range(3):
             for name, size in (("larger", (5, 7)), ("smaller", (2, 3)), ("one", (1, 4)), ("twice", (6, 8))):
                 yield one("%s%d" % (name, how), "upsample", x, size + (how,), (2,) + size + (2,))
-        for name, v, axis in (("argmax", x, 2), ("argmax_last", line, 1)):
-            yield bool((OPS["argmax"].forward(Call([v], (axis,), None)).reshape(-1) == data["golden_" + name]).all())
+        for name, op, v, attributes in (("argmax", "argmax", x, (2,)), ("argmax_last", "argmax", line, (1,)),
+                                        ("top_k_indices", "top_k_indices", line, (1, 7))):
+            yield bool((OPS[op].forward(Call([v], attributes, None)).reshape(-1) == data["golden_" + name]).all())
         for m, n in ((26, 22), (4, 166), (7, 3), (100, 33)):
             for how in range(3):
                 name = "golden_places_%d_%d_%d" % (m, n, how)

@@ -114,7 +114,8 @@ def power(x, e):
     return unary.general_power(x, e)
 
 
-curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
+curve("pow", lambda c: F(1) / c.x[0] if c.a[0] == -1 else power(c.x[0], c.a[0]),
+      lambda c: -(c.y * c.y) if c.a[0] == -1 else c.a[0] * power(c.x[0], c.a[0] - F(1)))
 
 def ratio(name, forward, gradient):
     class C:
