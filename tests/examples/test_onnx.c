@@ -197,8 +197,7 @@ static void build_recurrent(net *n)
     output(n, "gru from 0", gckpt_gru(x, wx, NULL, wh, NULL, NULL));
     wx = param(n, "lstm.x", gckpt_shape2(C, 4 * H)),
     wh = param(n, "lstm.h", gckpt_shape2(H, 4 * H));
-    output(n, "lstm",
-           gckpt_lstm(x, wx, wh, param(n, "lstm.b", gckpt_shape1(4 * H)), &desc));
+    output(n, "lstm", gckpt_lstm(x, wx, wh, param(n, "lstm.b", gckpt_shape1(4 * H)), &desc));
     output(n, "lstm from 0", gckpt_lstm(x, wx, wh, NULL, NULL));
 }
 
