@@ -543,7 +543,7 @@ static inline gckpt_tensor *layers_lstm_sequence(gckpt_tensor *x, const char *na
     for (int i = 0; i < layers; i++) {
         layers_rnn_params(x, name, i, 4 * hidden, hidden, w);
         gckpt_tensor *wx = gckpt_permute(w[0], swap, 2), *wh = gckpt_permute(w[2], swap, 2);
-        x = gckpt_lstm(x, wx, wh, gckpt_add(w[1], w[3]), NULL, NULL);
+        x = gckpt_lstm(x, wx, wh, gckpt_add(w[1], w[3]), NULL);
         x = gckpt_slice(x, -1, 0, hidden);
     }
     return x;

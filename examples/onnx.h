@@ -530,24 +530,40 @@ static inline onnx_name onnx_causal_mask(onnx_writer *w, int64_t T, int64_t S)
     return name;
 }
 
-/* Returns scores in which the keys from lengths (input 3) on are -infinity. */
-static inline onnx_name onnx_hide_keys(onnx_writer *w, onnx_name scores, onnx_name *seen, int64_t S)
+/* Returns which of S places are below the lengths, input i: (B,1,1,1,S), or (B,S,1) if `rows`. */
+static inline onnx_name onnx_below(onnx_writer *w, int i, int64_t S, int rows)
 {
     static const int64_t axes[] = { -1, 1, 1, 1, 1 };
-    const onnx_name out = onnx_fresh(w), none = onnx_scalar(w, -(double)INFINITY);
+    const int64_t shape[] = { S, 1 };
+    onnx_name below = onnx_named("");
     onnx_buffer a = { NULL, 0, 0, 0 };
     int64_t *places = (int64_t *)malloc((size_t)S * sizeof *places);
-    for (int64_t i = 0; i < S && places != NULL; i++)
-        places[i] = i;
+    for (int64_t k = 0; k < S && places != NULL; k++)
+        places[k] = k;
     w->weights.failed |= places == NULL;
     if (places != NULL) {
         onnx_attribute(&a, "to", ONNX_I64);
-        const onnx_name lengths = onnx_reshape(w, onnx_add(w, "Cast", &a, onnx_in(w, 3)), 5, axes);
-        *seen = onnx_add2(w, "Less", onnx_constant(w, ONNX_I64, 1, &S, places), lengths);
-        onnx_node_to(w, "Where", out.text, NULL, seen->text, scores.text, none.text);
+        const onnx_name lengths =
+            onnx_reshape(w, onnx_add(w, "Cast", &a, onnx_in(w, i)), rows ? 3 : 5, axes);
+        below = onnx_add2(w, "Less", onnx_constant(w, ONNX_I64, 1 + rows, shape, places), lengths);
     }
     free(places);
+    return below;
+}
+
+/* Returns x where `below` is true, else y. */
+static inline onnx_name onnx_choose(onnx_writer *w, onnx_name below, onnx_name x, double y)
+{
+    const onnx_name out = onnx_fresh(w), other = onnx_scalar(w, y);
+    onnx_node_to(w, "Where", out.text, NULL, below.text, x.text, other.text);
     return out;
+}
+
+/* Returns scores in which the keys from lengths (input 3) on are -infinity. */
+static inline onnx_name onnx_hide_keys(onnx_writer *w, onnx_name scores, onnx_name *seen, int64_t S)
+{
+    *seen = onnx_below(w, 3, S, 0);
+    return onnx_choose(w, *seen, scores, -(double)INFINITY);
 }
 
 /* attention: query heads of one key head share an axis, so heads are axes 1 (key heads) and 2. */
@@ -675,13 +691,22 @@ static inline onnx_name onnx_gate(onnx_writer *w, const char *activation, onnx_n
     return onnx_add(w, activation, NULL, onnx_slice(w, x, 1, i * H, (i + 1) * H));
 }
 
-/* Returns the new h of a GRU; p: x wx + bx, a: h wh + bh. */
+/* Returns h wh + bias; bias: input word 1, if it is not 0. */
+static inline onnx_name onnx_chains(onnx_writer *w, onnx_name h)
+{
+    const onnx_name a = onnx_add2(w, "MatMul", h, onnx_in(w, 1));
+    return onnx_word(w, 1) ? onnx_add2(w, "Add", a, onnx_in(w, onnx_word(w, 1))) : a;
+}
+
+/* Returns the new h of a GRU; p: x wx + bx, a: h wh + bh. before: if nonzero, n reads (r h) wh. */
 static inline onnx_name onnx_gru_cell(onnx_writer *w, onnx_name p, onnx_name a, onnx_name h,
-                                      int64_t H)
+                                      int64_t H, int before)
 {
     const onnx_name sum = onnx_add2(w, "Add", p, a), r = onnx_gate(w, "Sigmoid", sum, H, 0),
                     z = onnx_gate(w, "Sigmoid", sum, H, 1);
-    onnx_name n = onnx_add2(w, "Mul", r, onnx_slice(w, a, 1, 2 * H, 3 * H));
+    a = before ? onnx_chains(w, onnx_add2(w, "Mul", r, h)) : a;
+    onnx_name n = onnx_slice(w, a, 1, 2 * H, 3 * H);
+    n = before ? n : onnx_add2(w, "Mul", r, n);
     n = onnx_add(w, "Tanh", NULL, onnx_add2(w, "Add", onnx_slice(w, p, 1, 2 * H, 3 * H), n));
     return onnx_add2(w, "Add", n, onnx_add2(w, "Mul", z, onnx_add2(w, "Sub", h, n)));
 }
@@ -705,14 +730,16 @@ static inline onnx_name onnx_zeros(onnx_writer *w, onnx_name x, int64_t H)
     return onnx_add(w, "ConstantOfShape", NULL, onnx_concat(w, 0, 2, sizes));
 }
 
-/* gru, lstm: inputs x wx + bias (B,T,gates H) and wh; words gates, index of the bias, index of h0. */
-static inline onnx_name onnx_recurrent(onnx_writer *w)
+/* gru, gru_reset_before, lstm: inputs x wx + bias (B,T,gates H) and wh; words gates, index of the
+ * bias, of h0, and of the lengths. */
+static inline onnx_name onnx_recurrent(onnx_writer *w, int before)
 {
     static const int64_t one = 1;
-    const int gates = onnx_word(w, 0), states = gates - 2, first = onnx_word(w, 2);
+    const int gates = onnx_word(w, 0), states = gates - 2, first = onnx_word(w, 2),
+              lengths = onnx_word(w, 3);
     const int64_t H = w->from[1].shape.d[0], p_shape[] = { 0, gates * H }, h_shape[] = { 0, H },
                   out_shape[] = { 0, states * H };
-    const onnx_name out = onnx_fresh(w), bias = onnx_word(w, 1) ? onnx_in(w, onnx_word(w, 1)) : out;
+    const onnx_name out = onnx_fresh(w);
     onnx_buffer body = { NULL, 0, 0, 0 }, a = body, n = body, *const outer = w->nodes;
     onnx_name state[2], next[2], begin[2], p = onnx_fresh(w);
     for (int i = 0; i < states; i++)
@@ -720,10 +747,9 @@ static inline onnx_name onnx_recurrent(onnx_writer *w)
     w->nodes = &body;
     for (int i = 0; i < states; i++)
         state[i] = next[i] = onnx_fresh(w);
-    onnx_name x = onnx_add2(w, "MatMul", state[0], onnx_in(w, 1));
-    x = onnx_word(w, 1) ? onnx_add2(w, "Add", x, bias) : x;
-    next[0] =
-        states == 1 ? onnx_gru_cell(w, p, x, state[0], H) : onnx_lstm_cell(w, p, x, &next[1], H);
+    const onnx_name x = onnx_chains(w, state[0]);
+    next[0] = states == 1 ? onnx_gru_cell(w, p, x, state[0], H, before)
+                          : onnx_lstm_cell(w, p, x, &next[1], H);
     /* a value of a body may be one output only */
     const onnx_name result =
         states == 1 ? onnx_add(w, "Identity", NULL, next[0]) : onnx_concat(w, 1, 2, next);
@@ -750,7 +776,7 @@ static inline onnx_name onnx_recurrent(onnx_writer *w)
     onnx_attribute_list(&n, "scan_input_axes", 1, &one);
     onnx_attribute_list(&n, "scan_output_axes", 1, &one);
     onnx_message(w->nodes, 1, &n);
-    return out;
+    return lengths ? onnx_choose(w, onnx_below(w, lengths, w->from[0].shape.d[1], 1), out, 0) : out;
 }
 
 /* ---- ops -------------------------------------------------------------------------------------- */
@@ -768,6 +794,23 @@ static inline onnx_name onnx_product(onnx_writer *w)
     }
     const onnx_name y = onnx_add2(w, "MatMul", onnx_in(w, 0), b);
     return w->node.inputs > 2 ? onnx_add2(w, "Add", y, onnx_in(w, 2)) : y;
+}
+
+/* top_k, top_k_indices: words axis, k; ONNX's order of equal elements is the same. */
+static inline onnx_name onnx_top_k(onnx_writer *w, int indices)
+{
+    const int64_t k = onnx_word(w, 1);
+    const onnx_name values = onnx_fresh(w), at = onnx_fresh(w), count = onnx_integers(w, 1, &k);
+    onnx_buffer n = { NULL, 0, 0, 0 }, a = n;
+    onnx_text(&n, 1, w->in[0]);
+    onnx_text(&n, 1, count.text);
+    onnx_text(&n, 2, values.text);
+    onnx_text(&n, 2, at.text);
+    onnx_text(&n, 4, "TopK");
+    onnx_attribute(&n, "axis", onnx_axis(onnx_word(w, 0), w->from[0].shape.n));
+    onnx_message(w->nodes, 1, &n);
+    onnx_attribute(&a, "to", ONNX_I32);
+    return indices ? onnx_add(w, "Cast", &a, at) : values;
 }
 
 /* slice: words begin and end, two each, axis. permute: n, axes. pad: axis, before, after, value, mode.
@@ -914,11 +957,12 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
                                           " upsample ",
                                           " attention ",
                                           " rotary ",
-                                          " gru lstm ",
+                                          " gru gru_reset_before lstm ",
                                           " matmul linear ",
                                           " slice permute pad concat sum mean max argmax ",
                                           " silu pow scale clamp from_u8 where ",
-                                          " embed gather " };
+                                          " embed gather ",
+                                          " top_k top_k_indices " };
     char spaced[64];
     int group = 0;
     for (size_t i = 0; i < sizeof onnx_simple / sizeof *onnx_simple; i++)
@@ -934,7 +978,7 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
             return out;
         }
     snprintf(spaced, sizeof spaced, " %.60s ", op);
-    while (group < 13 && strstr(groups[group], spaced) == NULL)
+    while (group < 14 && strstr(groups[group], spaced) == NULL)
         group++;
     switch (group) {
     case 0: return onnx_norm(w);
@@ -945,11 +989,12 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
     case 5: return onnx_upsample(w);
     case 6: return onnx_attention(w);
     case 7: return onnx_rotary(w);
-    case 8: return onnx_recurrent(w);
+    case 8: return onnx_recurrent(w, strcmp(op, "gru_reset_before") == 0);
     case 9: return onnx_product(w);
     case 10: return onnx_axes(w, op);
     case 11: return onnx_elementwise(w, op);
     case 12: return onnx_rows(w, op);
+    case 13: return onnx_top_k(w, strcmp(op, "top_k_indices") == 0);
     default:
         onnx_fail(w, "%s has no form in ONNX here; export the tensor before it%s", op,
                   strcmp(op, "cache") == 0 ? ", or build the graph without caches" : "");

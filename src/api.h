@@ -305,14 +305,14 @@ typedef enum {
 } gckpt_activation_kind;
 /* Computes a less common activation, whose parameter is p; for kinds without one, p must be 0. */
 GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x of each element */
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf at 0, NaN for x<0 */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
-GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);        /* sin(x), x in radians, finite */
-GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);        /* cos(x), x in radians, finite */
-/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). */
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);  /* e^x of each element */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural log; -inf at 0, NaN for x<0 */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* square root; gradient inf at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* absolute value; gradient 0 at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);  /* sin(x), x in radians, finite */
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);  /* cos(x), x in radians, finite */
+/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). An
+ * exponent of -1 gives 1 / x. */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
  * gradient is 1 where low < x < high, else 0 (also where x equals a limit). */

@@ -427,9 +427,11 @@ static void add_loss(T *x)
 static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
 {
     gckpt_shape s = gckpt_shape_of(x);
+    gckpt_recurrent_desc desc = { .h0 = start, .c0 = gru ? NULL : start, .reset_before = gru && chance(40) };
+    desc.lengths = s.d[0] == net.rows && s.d[1] >= net.t && chance(40) ? net.lengths : NULL;
     T *wx = weight(s.d[2], (gru ? 3 : 4) * units), *wh = weight(units, (gru ? 3 : 4) * units);
-    T *t = gru ? B(gru)(x, wx, NULL, wh, bias, start) : B(lstm)(x, wx, wh, bias, start, start);
-    return note3(t, x, wx, wh);
+    T *t = gru ? B(gru)(x, wx, NULL, wh, bias, &desc) : B(lstm)(x, wx, wh, bias, &desc);
+    return note4(t, x, wx, wh, desc.lengths);
 }
 #endif
 
@@ -745,7 +747,7 @@ static T *random_op(T *x)
         return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);
     case 26:
         y = note(B(tanh)(x), x), y = note(B(exp)(y), y), z = partner(x, 0);
-        return a && b ? note(B(reciprocal)(y), y) : note2(B(div)(a ? z : y, y), a ? z : y, y);
+        return a && b ? note(B(pow)(y, -1), y) : note2(B(div)(a ? z : y, y), a ? z : y, y);
     case 27:
         y = a || b ? x : note(B(sigmoid)(x), x);
         return note(a ? B(log_softmax)(y) : b ? B(pow)(y, 2) : B(exp)(y), y);
@@ -801,10 +803,13 @@ static T *random_op(T *x)
         o = below(3), c = a ? 0 : 1 + below(2);
         return note(B(pad)(x, axis - (b ? s.n : 0), o, c, chance(30) ? GCKPT_PAD_REPLICATE : GCKPT_PAD_VALUE,
                            b ? 0.5f : 0), x);
-    /* max, or a table lookup at indices from argmax; both have ties and kinks, so finite differences do not apply */
+    /* max, the largest elements, or a table lookup at indices from argmax; they have ties and kinks, so finite
+     * differences do not apply */
     case 45:
         if (net.smooth)
             return NULL;
+        if (chance(30))
+            return note(B(top_k)(x, axis, 1 + (int)below(s.d[axis]), NULL), x);
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;

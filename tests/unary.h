@@ -28,7 +28,11 @@
     X(hardswish, PC_0, KINKED, x * fmin(fmax(x + 3, 0), 6) / 6, "F.hardswish")
 /* clang-format on */
 
-/* Those that gckpt_activation makes, as functions like the others. */
+/* Those that gckpt_activation or gckpt_pow makes, as functions like the others. */
+static inline gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x)
+{
+    return gckpt_pow(x, -1);
+}
 #define UNARY_ACTIVATION(name, KIND) \
     static inline gckpt_tensor *gckpt_##name(gckpt_tensor *x) { return gckpt_activation(x, KIND, 0); }
 UNARY_ACTIVATION(softplus, GCKPT_SOFTPLUS)

@@ -20,4 +20,8 @@ GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
 /* The index (i32) of the element that gckpt_max returns; no gradient passes. Only gckpt_fetch and
  * ops that take indices may read the result (E_SHAPE if `axis` is longer than their table). */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
+/* The k largest elements along an axis in descending order, in k * size comparisons; NaN are first,
+ * of equal ones the lower index. The gradient goes to them. Unless `indices` is NULL, sets *indices
+ * to their indices (i32), which may be used as those of gckpt_argmax. */
+GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tensor **indices);
 #endif /* GCKPT_NO_AXES */

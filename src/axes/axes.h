@@ -13,6 +13,15 @@ typedef struct {
     int mode; /* a gckpt_pad_mode */
 } gckpti_pad;
 
+/* Returns whether element i, of value v, comes before element j, of value w, in max and top_k: NaN
+ * come first, then larger values; of equal ones, the lower index. */
+GCKPTI_INLINE int gckpti_precedes(float v, int64_t i, float w, int64_t j)
+{
+    if (v != v || w != w)
+        return v != v && (w == w || i < j);
+    return v > w || (!(v < w) && i < j);
+}
+
 /* Returns the index, of n, of the element that is at `place` of the padded axis. */
 GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t place)
 {

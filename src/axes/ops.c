@@ -251,9 +251,41 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
              : NULL;
 }
 
-/* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. */
-static void gckpti_run_max(const gckpt_call *call, float *out, void *saved)
+/* max and argmax over an axis, which is removed: the element that precedes all others. top_k and
+ * top_k_indices: the k elements that precede all others, in order. The results of argmax and
+ * top_k_indices, and `saved` of max and top_k, are indices. dx = g there, else 0. */
+static gckpt_result gckpti_top_k_shape(gckpt_call *call)
+{
+    const int *o = (const int *)call->attributes; /* axis, k */
+    const gckpt_result result = gckpti_reduce_shape(call, "top_k", INT32_MAX, 0);
+    const int axis = o[0] < 0 ? o[0] + call->in[0].shape.n : o[0];
+    if (result != GCKPT_OK)
+        return result;
+    call->shape = call->in[0].shape;
+    if (o[1] < 1 || o[1] > call->shape.d[axis])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "top_k: k = %i must be 1 to %I, the elements of axis %i of %S", o[1],
+                          call->shape.d[axis], axis, &call->shape);
+    call->shape.d[axis] = o[1];
+    call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t); /* of top_k */
+    return GCKPT_OK;
+}
+
+/* Returns the element that precedes all others that do not precede element `last`, nor are it;
+ * `last` is -1 for none. */
+static int64_t gckpti_next_largest(const float *x, const gckpti_axis_split *v, int64_t last)
+{
+    const float limit = last < 0 ? 0.0f : x[last * v->inner];
+    float most = 0.0f;
+    int64_t best = -1;
+    for (int64_t i = 0; i < v->size; i++, x += v->inner)
+        if ((last < 0 || gckpti_precedes(limit, last, *x, i)) &&
+            (best < 0 || (most == most && !(*x <= most))))
+            best = i, most = *x;
+    return best;
+}
+
+static void gckpti_run_max(const gckpt_call *call, float *out, void *saved, int k)
 {
     const gckpt_arg *x = &call->in[0];
     const float *g = call->grad_out;
@@ -262,24 +294,34 @@ static void gckpti_run_max(const gckpt_call *call, float *out, void *saved)
     int32_t *index = (int32_t *)saved;
     for (int64_t r = 0; r < n; r++) {
         const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
-        int64_t best = g ? index[r] : 0;
-        for (int64_t i = 0, at = first; i < v.size; i++, at += v.inner) {
-            const float most = g ? 0.0f : x->data[first + best * v.inner];
-            if (g && (i == best || !x->accumulate))
-                gckpti_put(&x->grad[at], i == best ? g[r] : 0.0f, x->accumulate);
-            else if (!g && most == most && !(x->data[at] <= most))
-                best = i;
+        int64_t best = -1, to = r / v.inner * k * v.inner + r % v.inner;
+        for (int64_t i = 0; g && !x->accumulate && i < v.size; i++)
+            x->grad[first + i * v.inner] = 0.0f;
+        for (int j = 0; j < k; j++, to += v.inner) {
+            best = g ? index[to] : gckpti_next_largest(x->data + first, &v, best);
+            if (g)
+                gckpti_put(&x->grad[first + best * v.inner], g[to], x->accumulate);
+            if (!g && out)
+                out[to] = x->data[first + best * v.inner];
+            if (!g && index)
+                index[to] = (int32_t)best;
         }
-        if (!g && out)
-            out[r] = x->data[first + best * v.inner];
-        if (!g && index)
-            index[r] = (int32_t)best;
     }
 }
-GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
+GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved, 1))
+GCKPTI_OP_KERNELS(top_k, (void)backward;
+                  gckpti_run_max(call, call->out, call->saved, ((const int *)call->attributes)[1]))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
 {
-    gckpti_run_max(call, NULL, call->out);
+    gckpti_run_max(call, NULL, call->out, 1);
+}
+GCKPTI_FN void gckpti_top_k_indices_forward(const gckpt_call *call)
+{
+    gckpti_run_max(call, NULL, call->out, ((const int *)call->attributes)[1]);
+}
+static uint64_t gckpti_top_k_flops(const gckpt_call *call)
+{
+    return gckpti_flops_1(call) * (uint64_t)((const int *)call->attributes)[1];
 }
 static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 {
@@ -288,6 +330,17 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
+GCKPTI_DESC(top_k, gckpti_top_k_shape, gckpti_top_k_flops, 0, GCKPT_SAVED);
+GCKPTI_DESC_ALL(top_k_indices, NULL, gckpti_top_k_shape, gckpti_top_k_flops, NULL,
+                gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPTI_BUILDER(max, int, (gckpt_tensor * x, int axis), axis)
 GCKPTI_BUILDER(argmax, int, (gckpt_tensor * x, int axis), axis)
+GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tensor **indices)
+{
+    const int o[2] = { axis, k };
+    gckpt_tensor *values = gckpt_apply(&gckpti_op_top_k, &x, 1, o, sizeof o);
+    if (indices)
+        *indices = values ? gckpt_apply(&gckpti_op_top_k_indices, &x, 1, o, sizeof o) : NULL;
+    return values;
+}
 #endif

@@ -33,6 +33,7 @@ GCKPTI_COLD_END
     X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
     X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
     X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
+    X(top_k, AXES) X(top_k_indices, AXES) X(gru_reset_before, RECURRENT)                           \
     X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
     X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
     X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
@@ -151,16 +152,16 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
     X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
-    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
-    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
-/* Ops with attributes o, and those without a builder of their own (gckpt_activation): also how many
- * attributes, the condition that they meet, and the error if they do not.
+    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))
+/* Ops with attributes o, and those without a builder of their own (of gckpt_activation, gckpt_pow):
+ * also how many attributes, the condition that they meet, and the error if they do not.
  * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
       o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
       1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
       "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
+    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x, 0, 1, "")                  \
     X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
       V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
       "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \

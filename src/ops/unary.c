@@ -43,7 +43,12 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPTI_BUILDER(pow, float, (gckpt_tensor * x, float o0), o0)
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
+{
+    if (exponent >= -1.0f && exponent <= -1.0f)
+        return gckpt_apply(&gckpti_op_reciprocal, &x, 1, NULL, 0);
+    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
+}
 GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
 

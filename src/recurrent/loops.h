@@ -1,5 +1,6 @@
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: one row at one step, by the formulas of recurrent/ops.c ---- */
+/* ---- gru, lstm: one row at one step, by the formulas of recurrent/ops.c. gru_reset_before has two
+ * parts: reset_gates and new_gates; backward new_gate_grads and reset_gate_grads ---- */
 /* Loads units j..j+W-1 of gate `gate` from x, an array of all gates. */
 GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
 {
@@ -27,6 +28,26 @@ GCKPTI_INLINED void V(gru_gates_at)(const gckpti_cell *s, int64_t j)
     FLOATS new_gate = V(tanh_noinline)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
     V(gate_store)(s->state[0], 0, s, j, V(fma)(z, h - new_gate, new_gate));
     V(gates_save)(s, j, r, z, new_gate, a);
+}
+
+/* Replaces a_r by r h and a_z by z, which new_gates reads. */
+GCKPTI_INLINED void V(reset_gates_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+    FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+    FLOATS reset = r * V(gate)(s->state[0], 0, s, j);
+    V(gate_store)(s->a, 0, s, j, reset);
+    V(gate_store)(s->a, 1, s, j, z);
+    V(gates_save)(s, j, r, z, z, reset); /* new_gates replaces the third */
+}
+
+GCKPTI_INLINED void V(new_gates_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS z = V(gate)(s->a, 1, s, j), h = V(gate)(s->state[0], 0, s, j);
+    FLOATS new_gate = V(tanh_noinline)(V(gate)(s->p, 2, s, j) + V(gate)(s->a, 2, s, j));
+    V(gate_store)(s->state[0], 0, s, j, V(fma)(z, h - new_gate, new_gate));
+    if (s->saved)
+        V(gate_store)(s->saved, 2, s, j, new_gate);
 }
 
 GCKPTI_INLINED void V(lstm_gates_at)(const gckpti_cell *s, int64_t j)
@@ -61,6 +82,23 @@ GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
     V(gate_store)(s->d[0], 0, s, j, g * z);
 }
 
+/* Then da_r is replaced by the gradient of r h, which reset_gate_grads reads. */
+GCKPTI_INLINED void V(new_gate_grads_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS z = V(gate)(s->saved, 1, s, j), new_gate = V(gate)(s->saved, 2, s, j);
+    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j);
+    V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
+    V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
+    V(gate_store)(s->d[0], 0, s, j, g * z);
+}
+
+GCKPTI_INLINED void V(reset_gate_grads_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS r = V(gate)(s->saved, 0, s, j), e = V(gate)(s->da, 0, s, j);
+    V(gate_backward)(s, 0, j, e * V(gate)(s->h, 0, s, j), V(sigmoid_deriv)(r));
+    V(gate_store)(s->d[0], 0, s, j, V(fma)(e, r, V(gate)(s->d[0], 0, s, j)));
+}
+
 GCKPTI_INLINED void V(lstm_gate_grads_at)(const gckpti_cell *s, int64_t j)
 {
     FLOATS i = V(gate)(s->saved, 0, s, j), f = V(gate)(s->saved, 1, s, j);
@@ -85,7 +123,11 @@ GCKPTI_INLINED void V(lstm_gate_grads_at)(const gckpti_cell *s, int64_t j)
     }
 GCKPTI_CELL_LOOP(gru_gates, gru_gates_at)
 GCKPTI_CELL_LOOP(lstm_gates, lstm_gates_at)
+GCKPTI_CELL_LOOP(reset_gates, reset_gates_at)
+GCKPTI_CELL_LOOP(new_gates, new_gates_at)
 GCKPTI_CELL_LOOP(gru_gate_grads, gru_gate_grads_at)
+GCKPTI_CELL_LOOP(new_gate_grads, new_gate_grads_at)
+GCKPTI_CELL_LOOP(reset_gate_grads, reset_gate_grads_at)
 GCKPTI_CELL_LOOP(lstm_gate_grads, lstm_gate_grads_at)
 #undef GCKPTI_CELL_LOOP
 #endif

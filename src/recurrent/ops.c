@@ -1,25 +1,30 @@
 #include "recurrent/recurrent.h"
 #include "ops/internal.h"
-#include "graph/graph.h"
 
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: inputs p (B,T,G), which is x wx + bias of a linear op, wh (H,G), bias (G) or
- * none, h0 [, c0] (B,H) or none for 0; output of gru, G = 3H: h (B,T,H); of lstm, G = 4H: h, c
- * (B,T,2H).
+ * none, h0 [, c0] (B,H) or none for 0, lengths (B) or none; output of gru, G = 3H: h (B,T,H); of
+ * lstm, G = 4H: h, c (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
  *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
+ *   gru_reset_before  the same, but a_n = chains of (r h) wh, n = tanh(p_n + a_n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
- * saved (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending; u [, e] is grad_out of h [,
- * c], D [, E] the gradient that t + 1 adds to u [, e], at first +0. "q: x by y" is da_q = x y,
- * rounded, dp_q = put(x, y). Derivatives: s' = fma(-s, s, s) of sigmoid, n' = fma(-n, n, 1) of
- * tanh.
+ * saved (B,T,4H): r, z, n, a_n (r h in gru_reset_before), or i, f, g, o. Backward, t descending; u
+ * [, e] is grad_out of h [, c], D [, E] the gradient that t + 1 adds to u [, e], at first +0. "q: x
+ * by y" is da_q = x y, rounded, dp_q = put(x, y). Derivatives: s' = fma(-s, s, s) of sigmoid, n' =
+ * fma(-n, n, 1) of tanh.
  *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
  *         r, rounded;  D = chains of da wh over G, from U z
+ *   gru_reset_before  U = u + D;  n: U (1 - z) by n';  z: U (h - n) by z';  e = chains of da_n wh
+ *         over H from +0;  r: e h by r';  D = chains of da_r, da_z and wh over 2H, from fma(e, r, U
+ *         z);  dwh_n: chains of r h and da_n
  *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
- * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+ * compensated. Steps from a row's length on give +0: the output, saved, the put to dp, D and E;
+ * dwh and dbias add their h and da, +0. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget
+ * gate of Gers 2000. */
 
 /* Returns the state of a call whose items have one row, or, if `fast`, several. */
 static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int backward)
@@ -36,6 +41,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     s.bias = o->bias ? in + o->bias : NULL;
     s.h0 = o->state ? in + o->state : NULL;
     s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
+    s.lengths = o->lengths ? in[o->lengths].index : NULL;
     s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
     s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
     if (fast) {
@@ -49,6 +55,19 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
 static int64_t gckpti_sequence_panels(const gckpti_sequence *s)
 {
     return s->fast ? s->terms * gckpti_ceil_to(s->columns, GCKPTI_PANEL) : 0;
+}
+
+/* Return how many steps row b, or the longest of m rows, has. */
+static int64_t gckpti_sequence_length(const gckpti_sequence *s, int64_t b)
+{
+    return s->lengths ? s->lengths[b] : s->steps;
+}
+static int64_t gckpti_sequence_longest(const gckpti_sequence *s, int64_t first, int64_t m)
+{
+    int64_t most = s->lengths ? 0 : s->steps;
+    for (int64_t b = first; s->lengths && b < first + m; b++)
+        most = s->lengths[b] > most ? s->lengths[b] : most;
+    return most;
 }
 
 /* Returns floats of workspace. A fast backward also keeps h before each step. */
@@ -74,21 +93,31 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: x wx %S and wh %S must be (B,T,%iH) and (H,%iH)", name, p, wh,
                           o->gates, o->gates);
-    gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]);
+    const gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]),
+                      rows = gckpt_shape1(p->d[0]);
     for (int i = 2; i < call->inputs; i++) {
-        const gckpt_shape *expected = i == o->bias ? &bias : &state;
+        const gckpt_shape *expected = i == o->bias ? &bias : i == o->lengths ? &rows : &state;
         if (!gckpti_same_shape(&call->in[i].shape, expected))
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x wx %S and wh %S need %s %S, not %S", name,
-                              p, wh, i == o->bias ? "a bias" : "a first state", expected,
-                              &call->in[i].shape);
+                              p, wh,
+                              i == o->bias      ? "a bias"
+                              : i == o->lengths ? "lengths"
+                                                : "a first state",
+                              expected, &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call, 0, 0);
+    const gckpti_sequence s = gckpti_sequence_of(call, 0, 0);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
     call->workspace_forward = (size_t)gckpti_sequence_workspace(call, 0) * sizeof(float);
     call->workspace_backward = (size_t)gckpti_sequence_workspace(call, 1) * sizeof(float);
     return GCKPT_OK;
+}
+
+/* Returns 1 + T, if input i is the lengths. */
+static int64_t gckpti_recurrent_lengths(const gckpt_call *call, int i)
+{
+    return (void)i, call->in[0].shape.d[1] + 1;
 }
 
 static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
@@ -103,16 +132,19 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* Computes the chains of an item's rows; kernels read panels of b in place. */
-static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
+/* Computes chains of an item; kernels read panels of b in place, from a column and a term on. */
+static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t, int64_t column,
+                                 int64_t term)
 {
 #if GCKPTI_HAS_FAST
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    for (int64_t j = 0; s->fast && j < t->n; j += GCKPTI_PANEL) {
+    for (int64_t j = 0, n, at; s->fast && j < t->n; j += n) {
         gckpti_product u = *t;
-        const gckpti_c_block all = { 0, t->m, 0, gckpti_min(t->n - j, GCKPTI_PANEL), 0, 0 };
-        u.b = gckpti_matrix(s->panels + j * t->k, 1, GCKPTI_PANEL);
-        u.c += j, u.n = all.j1, u.initial = t->initial ? t->initial + j : NULL;
+        at = (column + j) % GCKPTI_PANEL, n = gckpti_min(t->n - j, GCKPTI_PANEL - at);
+        const gckpti_c_block all = { 0, t->m, 0, n, 0, 0 };
+        u.b = gckpti_matrix(s->panels + (column + j - at) * s->terms + term * GCKPTI_PANEL + at, 1,
+                            GCKPTI_PANEL);
+        u.c += j, u.n = n, u.initial = t->initial ? t->initial + j : NULL;
         gckpti_kernels_of(s->call)->product_block(&u, &all, pack, GCKPTI_STACK_FLOATS);
     }
     if (s->fast)
@@ -121,26 +153,33 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
     gckpti_fp32_plain(s->call, t);
 }
 
-/* Sets a to chains of h wh for m rows; p points to the first of them, which are T steps apart. */
-static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
+/* Sets a part's gates of a to chains of h wh, or of (r h) wh, for m rows; p points to the first of
+ * them, which are T steps apart. */
+static void gckpti_cells_forward(const gckpti_sequence *s, int part, const float *p, int64_t m,
                                  const float *state, float *a)
 {
-    gckpti_product t = gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
-                                         gckpti_matrix(s->wh->data, 1, s->gates), a);
-    t.initial = s->bias ? s->bias->data : NULL;
+    const int64_t first = part ? s->split : 0, n = part ? s->gates - first : s->split;
+    gckpti_product t = gckpti_product_of(
+        m, n, s->units, part ? gckpti_matrix(a, s->gates, 1) : gckpti_matrix(state, s->state, 1),
+        gckpti_matrix(s->wh->data + first, 1, s->gates), a + first);
+    t.c_stride = s->gates;
+    t.initial = s->bias ? s->bias->data + first : NULL;
     if (s->state > s->units) /* lstm */
         t.initial = p, t.initial_stride = s->steps * s->gates;
-    gckpti_cells_product(s, &t);
+    gckpti_cells_product(s, &t, first, 0);
 }
 
-/* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
-static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
+/* Adds chains of da wh over the gates before `split` to d for m rows; da points to the first of
+ * them, which are T steps apart. If `reset`, sets da_r to chains over the other gates. */
+static void gckpti_cells_backward(const gckpti_sequence *s, int reset, float *da, int64_t m,
+                                  float *d)
 {
-    gckpti_product t =
-        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
-                          gckpti_matrix(s->wh->data, s->gates, 1), d);
-    t.accumulate = 1, t.c_stride = s->state;
-    gckpti_cells_product(s, &t);
+    const int64_t row = s->steps * s->gates, at = reset ? s->split : 0;
+    gckpti_product t = gckpti_product_of(
+        m, s->units, reset ? s->gates - at : s->split, gckpti_matrix(da + at, row, 1),
+        gckpti_matrix(s->wh->data + at, s->gates, 1), reset ? da : d);
+    t.accumulate = !reset, t.c_stride = reset ? row : s->state;
+    gckpti_cells_product(s, &t, 0, at);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -148,83 +187,122 @@ static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
 }
 
+/* Zeroes row `row` of x (..,T,n), if x is not NULL, from the length of row b of the batch on. */
+static void gckpti_sequence_pad(const gckpti_sequence *s, int64_t b, float *x, int64_t row,
+                                int64_t n)
+{
+    const int64_t length = gckpti_sequence_length(s, b);
+    if (x && s->lengths)
+        gckpti_zero_unless(x + (row * s->steps + length) * n, (s->steps - length) * n, 0);
+}
+
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
-    const int64_t m = gckpti_sequence_item_rows(s, i);
-    const size_t bytes = (size_t)n * sizeof(float);
+    const int64_t first = s->first + i * s->item_rows, m = gckpti_sequence_item_rows(s, i);
+    const int64_t longest = gckpti_sequence_longest(s, first, m), n = s->units;
     float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
-    float *a = state + s->item_rows * s->state;
+    float *a = state + s->item_rows * s->state, *saved = (float *)s->call->saved;
     gckpti_zero_unless(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
-        memcpy(state + r * s->state, s->h0->data + (first + r) * n, bytes);
+        memcpy(state + r * s->state, s->h0->data + (first + r) * n, (size_t)n * sizeof(float));
         if (s->c0)
-            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
+            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n,
+                   (size_t)n * sizeof(float));
     }
-    for (int64_t t = 0; t < s->steps; t++) {
-        gckpti_cells_forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
+    for (int64_t k = 0; k < longest * (1 + s->before); k++) {
+        const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
+        gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
+                             a);
         for (int64_t r = 0; r < m; r++) {
             const int64_t step = (first + r) * s->steps + t;
             gckpti_cell cell;
+            if (t >= gckpti_sequence_length(s, first + r))
+                continue;
             memset(&cell, 0, sizeof cell);
             cell.units = n;
-            cell.p = s->p->data + step * s->gates;
-            cell.a = a + r * s->gates;
+            cell.p = s->p->data + step * s->gates, cell.a = a + r * s->gates;
             cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
-            cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
-            s->cell(&cell);
-            if (s->call->out)
+            cell.saved = saved ? saved + step * 4 * n : NULL;
+            s->cell[part](&cell);
+            if (s->call->out && part == s->before)
                 memcpy(s->call->out + step * s->state, cell.state[0],
                        (size_t)s->state * sizeof(float));
         }
     }
+    for (int64_t b = first; b < first + m; b++) {
+        gckpti_sequence_pad(s, b, s->call->out, b, s->state);
+        gckpti_sequence_pad(s, b, saved, b, 4 * n);
+    }
 }
 
-/* Returns h (if c is 0) or c (if c is 1) of row b before step t. */
+/* Returns h (if c is 0) or c (if c is 1) of row b before step t; zeros from its length on. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
     const gckpt_arg *initial = c ? s->c0 : s->h0;
+    if (t >= gckpti_sequence_length(s, b))
+        return s->zero;
     if (t)
         return s->call->out + (b * s->steps + t - 1) * s->state + c * s->units;
     return initial ? initial->data + b * s->units : s->zero;
+}
+
+/* Runs a part of the backward of step t of row `at` of the block. */
+static void gckpti_cell_backward(const gckpti_sequence *s, int part, int64_t at, int64_t t)
+{
+    const int64_t b = s->first + at, step = b * s->steps + t, here = at * s->steps + t;
+    const int64_t n = s->units;
+    gckpti_cell cell;
+    memset(&cell, 0, sizeof cell);
+    cell.units = n;
+    cell.g = s->call->grad_out + step * s->state;
+    cell.out = s->call->out + step * s->state;
+    cell.h = gckpti_sequence_previous(s, 0, b, t);
+    cell.c = gckpti_sequence_previous(s, 1, b, t);
+    cell.saved = (float *)s->call->saved + step * 4 * n;
+    cell.d[0] = s->d + at * s->state, cell.d[1] = cell.d[0] + n;
+    cell.da = s->da + here * s->gates;
+    cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
+    cell.accumulate = s->p->accumulate;
+    s->cell[part](&cell);
+    if (GCKPTI_HAS_FAST && s->fast)
+        memcpy(s->h + here * n, cell.h, (size_t)n * sizeof(float));
 }
 
 /* Computes the backward of item i, except dwh and dbias. */
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->item_rows, m = gckpti_sequence_item_rows(s, i), n = s->units;
+    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
+    const int64_t m = gckpti_sequence_item_rows(s, i);
     float *d = s->d + at * s->state;
     (void)worker;
     gckpti_zero_unless(d, m * s->state, 0);
-    for (int64_t t = s->steps; t-- > 0;) {
-        for (int64_t r = 0; r < m; r++) {
-            const int64_t b = s->first + at + r, step = b * s->steps + t;
-            gckpti_cell cell;
-            memset(&cell, 0, sizeof cell);
-            cell.units = n;
-            cell.g = s->call->grad_out + step * s->state;
-            cell.out = s->call->out + step * s->state;
-            cell.h = gckpti_sequence_previous(s, 0, b, t);
-            cell.c = gckpti_sequence_previous(s, 1, b, t);
-            cell.saved = (float *)s->call->saved + step * 4 * n;
-            cell.d[0] = d + r * s->state, cell.d[1] = cell.d[0] + n;
-            cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
-            cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
-            cell.accumulate = s->p->accumulate;
-            s->cell(&cell);
-            if (GCKPTI_HAS_FAST && s->fast)
-                memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
+    for (int64_t r = 0; r < m; r++) {
+        gckpti_sequence_pad(s, first + r, s->da, at + r, s->gates);
+        gckpti_sequence_pad(s, first + r, s->fast ? s->h : NULL, at + r, n);
+        gckpti_sequence_pad(s, first + r, s->p->accumulate ? NULL : s->p->grad, first + r,
+                            s->gates);
+    }
+    for (int64_t t = gckpti_sequence_longest(s, first, m); t-- > 0;) {
+        float *da = s->da + (at * s->steps + t) * s->gates;
+        for (int part = 0; part <= s->before; part++) {
+            for (int64_t r = 0; r < m; r++)
+                if (t < gckpti_sequence_length(s, first + r))
+                    gckpti_cell_backward(s, part, at + r, t);
+            gckpti_cells_backward(s, part < s->before, da, m, d);
         }
-        gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
+        for (int64_t r = 0; r < m; r++) /* not even NaN of wh reach the padding */
+            if (t >= gckpti_sequence_length(s, first + r)) {
+                gckpti_zero_unless(d + r * s->state, s->state, 0);
+                gckpti_zero_unless(da + r * s->steps * s->gates, s->gates, 0);
+            }
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
             const gckpt_arg *initial = c ? s->c0 : s->h0;
             for (int64_t j = 0; initial && initial->grad && j < n; j++)
-                gckpti_put(&initial->grad[(s->first + at + r) * n + j], d[c * n + j],
-                           initial->accumulate);
+                gckpti_put(&initial->grad[(first + r) * n + j], d[c * n + j], initial->accumulate);
         }
 }
 
@@ -244,22 +322,24 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
 /* Adds the gradients of a block's rows to dwh and dbias. */
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
-    const float *da = s->da;
+    const float *da = s->da, *saved = (const float *)s->call->saved;
+    const int64_t n = s->units, reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
 #if GCKPTI_HAS_FAST
     if (s->fast) {
         const int64_t terms = s->block * s->steps;
-        gckpti_product product =
-            gckpti_product_of(s->units, s->gates, terms, gckpti_matrix(s->h, 1, s->units),
-                              gckpti_matrix(da, 1, s->gates), s->wh->grad);
-        product.accumulate = 1, product.workspace = s->pack;
         gckpt_call sums = *s->call;
-        sums.shape = gckpt_shape2(terms, s->gates);
-        sums.grad_out = da;
-        if (product.c)
+        for (int part = 0; part <= s->before && s->wh->grad; part++) {
+            const int64_t first = part ? s->split : 0;
+            gckpti_product product = gckpti_product_of(
+                n, part ? n : s->split, terms,
+                part ? gckpti_matrix(saved + reset, 1, 4 * n) : gckpti_matrix(s->h, 1, n),
+                gckpti_matrix(da + first, 1, s->gates), s->wh->grad + first);
+            product.c_stride = s->gates, product.accumulate = 1, product.workspace = s->pack;
             gckpti_kernels_of(s->call)->product(s->call, &product);
+        }
+        sums.shape = gckpt_shape2(terms, s->gates), sums.grad_out = da;
         if (s->bias) {
-            sums.in[0] = *s->bias;
-            sums.in[0].accumulate = 1;
+            sums.in[0] = *s->bias, sums.in[0].accumulate = 1;
             sums.in[1] = sums.in[0];
             gckpti_run_column_sums(&sums, 0, 1);
         }
@@ -268,21 +348,28 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 #endif
     for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
         const float *h = gckpti_sequence_previous(s, 0, s->first, t);
-        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
+        for (int64_t k = 0; s->wh->grad && k < n; k++) {
+            float *to = s->wh->grad + k * s->gates;
+            gckpti_axpy(h[k], da, s->split, to);
+            if (s->before)
+                gckpti_axpy(saved[reset + 4 * n * t + k], da + s->split, n, to + s->split);
+        }
         for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
             gckpti_add_to_grad(s->bias, j, da[j]);
     }
 }
 
-static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell)
+/* Runs a call by `cell` and, for gru_reset_before, `second`. */
+static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell,
+                                gckpti_cell_fn second)
 {
     const int fast = GCKPTI_HAS_FAST && call->kernels;
     gckpti_sequence s = gckpti_sequence_of(call, fast, backward);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
-    s.cell = cell;
+    s.cell[0] = cell, s.cell[1] = second;
+    s.before = second != NULL, s.split = s.before ? 2 * s.units : s.gates;
     s.panels = (float *)call->workspace;
     s.zero = s.scratch = s.panels + gckpti_sequence_panels(&s);
     if (fast)
@@ -308,44 +395,29 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
     }
 }
 
-#define GCKPTI_CELLS(name)                                                                         \
-    GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_sequence(call, backward,                                                  \
-                                  backward ? GCKPTI_KERNEL_OF(call, recurrent->name##_gate_grads,  \
-                                                              gckpti_##name##_gate_grads)          \
-                                           : GCKPTI_KERNEL_OF(call, recurrent->name##_gates,       \
-                                                              gckpti_##name##_gates)))
-GCKPTI_CELLS(gru)
-GCKPTI_CELLS(lstm)
+#define GCKPTI_CELL(a, b)                                                                          \
+    (backward ? GCKPTI_KERNEL_OF(call, recurrent->b, gckpti_##b)                                   \
+              : GCKPTI_KERNEL_OF(call, recurrent->a, gckpti_##a))
+#define GCKPTI_CELLS(name, first, second)                                                          \
+    GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, first, second))
+GCKPTI_CELLS(gru, GCKPTI_CELL(gru_gates, gru_gate_grads), NULL)
+GCKPTI_CELLS(lstm, GCKPTI_CELL(lstm_gates, lstm_gate_grads), NULL)
+GCKPTI_CELLS(gru_reset_before, GCKPTI_CELL(reset_gates, new_gate_grads),
+             GCKPTI_CELL(new_gates, reset_gate_grads))
 #undef GCKPTI_CELLS
+#undef GCKPTI_CELL
 
-/* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
+/* The data that each gradient reads. gru's in[2] is bh, h0 or the lengths; only bh's gradient has
+ * GCKPT_SUMS. Lengths are i32 and the last input. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_DESC_WITH(gru, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_DESC_WITH(lstm, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
-                 GCKPTI_READS);
+#define GCKPTI_RECURRENT_DESC(name, bias)                                                          \
+    GCKPTI_DESC_WITH(name, gckpti_recurrent_shape, gckpti_recurrent_flops,                         \
+                     gckpti_recurrent_flops_backward, gckpti_recurrent_lengths, 0, GCKPTI_READS,   \
+                     GCKPTI_READS, GCKPTI_READS | GCKPTI_ANY_TYPE | (bias),                        \
+                     GCKPTI_READS | GCKPTI_ANY_TYPE, GCKPTI_ANY_TYPE)
+GCKPTI_RECURRENT_DESC(gru, GCKPT_SUMS);
+GCKPTI_RECURRENT_DESC(gru_reset_before, GCKPT_SUMS);
+GCKPTI_RECURRENT_DESC(lstm, 0);
+#undef GCKPTI_RECURRENT_DESC
 #undef GCKPTI_READS
-
-GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
-                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0)
-{
-    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bx), wh, bh ? bh : h0, h0 };
-    gckpti_recurrent o = { 3, bh ? 2 : 0, !h0 ? 0 : bh ? 3 : 2 };
-    return gckpt_apply(&gckpti_op_gru, in, 2 + (bh != NULL) + (h0 != NULL), &o, sizeof o);
-}
-
-GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
-                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0)
-{
-    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bias), wh, h0 ? h0 : c0, c0 };
-    gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
-    if (in[2] && in[0] && !(h0 && c0))
-        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "lstm: %s %T without %s: give both, or none for zeros", h0 ? "h0" : "c0",
-                           in[2], h0 ? "c0" : "h0");
-    return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
-}
 #endif

@@ -1,13 +1,14 @@
 #pragma once
 #include "ops/ops.h"
 
-/* gru and lstm: their attributes, the state of a call, and the kernels of a step. */
+/* gru, gru_reset_before and lstm: their attributes, the state of a call, and a step's kernels. */
 #ifndef GCKPT_NO_RECURRENT
 enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
 
 typedef struct {
     int gates;       /* 3 in a gru, 4 in an lstm */
     int bias, state; /* index of the bias, and of h0 (c0 is the next input); 0 means none */
+    int lengths;     /* index of the lengths; omitted if 0, which means none */
 } gckpti_recurrent;
 
 /* A row at step t. Pointers that are not required are NULL.
@@ -16,8 +17,8 @@ typedef struct {
  * t, except for the chains of da wh; writes da and dp */
 typedef struct gckpti_cell {
     int64_t units;
-    const float *p, *a, *g, *out, *h, *c;
-    float *state[2], *d[2], *saved, *da, *dp;
+    const float *p, *g, *out, *h, *c;
+    float *a, *state[2], *d[2], *saved, *da, *dp;
     int accumulate;
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
@@ -25,23 +26,26 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 /* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
-    gckpti_cell_fn cell; /* computes a row at a step, forward or backward */
-    int fast; /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
+    gckpti_cell_fn cell[2]; /* compute a row at a step, forward or backward, in 1 + before parts */
+    int before; /* gru_reset_before: the chains of n begin after r; a step has two parts */
+    int fast;   /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
-    int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
+    const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
+    int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
+    int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
     int backward;
     int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
-    float *
-        panels; /* fast: panels of GCKPTI_PANEL columns of that matrix, each (terms,GCKPTI_PANEL) */
-    float *scratch;       /* forward: state and sums of the rows of each worker */
-    float *zero, *d;      /* H zeros; gradient of a block's state */
+    float *panels;   /* fast: panels of GCKPTI_PANEL columns of that matrix, (terms,GCKPTI_PANEL) */
+    float *scratch;  /* forward: state and sums of the rows of each worker */
+    float *zero, *d; /* H zeros; gradient of a block's state */
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
     gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;
+    gckpti_cell_fn reset_gates, new_gates, new_gate_grads, reset_gate_grads;
 } gckpti_cell_loops;
 #define GCKPTI_IF_RECURRENT(x) x
 #include "num/plain_begin.h"

@@ -15,7 +15,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
-    if (q->kind == GCKPTI_OP) /* checked when the graph was built */
+    if (q->kind == GCKPTI_OP || q->type != GCKPT_I32) /* ops' indices: when the graph was built */
         return GCKPT_OK;
     const int32_t *index = gckpti_indices(e, q);
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted_input(node->op);
@@ -76,7 +76,7 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
         const gckpti_plan_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
         for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
+            if (result == GCKPT_OK)
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     return result;

@@ -86,7 +86,7 @@ static T *lstm(T *x, int64_t hidden)
 {
     T *wx = weight(gckpt_shape2(last(x), 4 * hidden)),
       *wh = weight(gckpt_shape2(hidden, 4 * hidden));
-    x = gckpt_lstm(x, wx, wh, vector(4 * hidden, 0), NULL, NULL);
+    x = gckpt_lstm(x, wx, wh, vector(4 * hidden, 0), NULL);
     return gckpt_slice(x, 2, 0, hidden); /* without the cells */
 }
 

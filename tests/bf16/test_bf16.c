@@ -1439,7 +1439,7 @@ static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
     case 1: return gckpt_log(b);
     case 2: return gckpt_sqrt(b);
     case 3: return gckpt_abs(a);
-    case 4: return gckpt_reciprocal(b);
+    case 4: return gckpt_pow(b, -1);
     case 5: return gckpt_pow(a, 2);
     case 6: return gckpt_pow(b, -1.5f);
     case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* the limits become bf16 numbers: 0.69921875 */

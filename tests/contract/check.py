@@ -231,10 +231,16 @@ class Draw:
             mode = int(self.more.integers(0, 3)) if s[-1] > 2 else 0
             self.made(self.op("pad", [x], len(s), 1, 2, mode, F(0.3)), s[:-1] + (s[-1] + 3,))
         elif k == 1 and len(s) >= 2:
-            self.made(self.op("max", [x], 1), s[1:])
+            if self.more.integers(0, 2):
+                self.made(self.op("top_k", [x], 1, 1 + s[0] // 2), (1 + s[0] // 2,) + s[1:])
+            else:
+                self.made(self.op("max", [x], 1), s[1:])
         elif k == 2 and len(s) >= 2:
             w = self.weight(max(s[-1], 2), self.c)
             i = self.op("argmax", [x], len(s))
+            if self.more.integers(0, 2):
+                self.made(self.op("embed", [w, self.op("top_k_indices", [x], len(s), 2 if s[-1] > 1 else 1)]),
+                          s[:-1] + (2 if s[-1] > 1 else 1, self.c))
             if len(s) == 2:
                 self.made(self.op("embed", [w, i]), (s[0], self.c))
         elif k == 3 and len(s) == 2 and s[0] >= self.t:
@@ -291,13 +297,14 @@ class Draw:
         first = self.op("slice", [x], 1, 0, 1)
         first = self.op("slice", [self.op("reshape", [first], 2, self.net.rows, c)], 1, 0, 1)
         states = [-1 if self.chance(50) else self.op("linear", [first, self.weight(1, u), -1])]
+        lengths = self.lengths if t >= self.t and self.chance(40) else -1
         if self.chance(50):
             y = self.op("gru", [x, w[0], w[1], self.weight(u, 3 * u), self.weight(3 * u) if self.chance(50) else -1,
-                                states[0]])
+                                states[0], lengths], int(self.chance(50)))
             return self.made(y, (t, u))
         states.append(-1 if states[0] < 0 else self.op("tanh", [states[0]]))
         y = self.op("lstm", [x, self.weight(c, 4 * u), self.weight(u, 4 * u), self.weight(4 * u)
-                             if self.chance(50) else -1] + states)
+                             if self.chance(50) else -1] + states + [lengths])
         self.made(y, (t, 2 * u))
 
     def grow_batchnorm(self, x, s):

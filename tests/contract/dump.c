@@ -261,10 +261,14 @@ static T build(const char *name, const T *x, int n)
         const int capacity = whole();
         return gckpt_cache_window(x[0], capacity, whole());
     }
-    if (!strcmp(name, "gru"))
-        return gckpt_gru(x[0], x[1], x[2], x[3], x[4], x[5]);
-    if (!strcmp(name, "lstm"))
-        return gckpt_lstm(x[0], x[1], x[2], x[3], x[4], x[5]);
+    if (!strcmp(name, "gru")) {
+        const gckpt_recurrent_desc d = { x[5], NULL, x[6], whole() };
+        return gckpt_gru(x[0], x[1], x[2], x[3], x[4], &d);
+    }
+    if (!strcmp(name, "lstm")) {
+        const gckpt_recurrent_desc d = { x[4], x[5], x[6], 0 };
+        return gckpt_lstm(x[0], x[1], x[2], x[3], &d);
+    }
     if (!strcmp(name, "reshape"))
         return gckpt_reshape(x[0], shape_of_words());
     if (!strcmp(name, "permute")) {
@@ -291,6 +295,12 @@ static T build(const char *name, const T *x, int n)
         return gckpt_max(x[0], whole());
     if (!strcmp(name, "argmax"))
         return gckpt_argmax(x[0], whole());
+    if (!strncmp(name, "top_k", 5)) {
+        gckpt_tensor *indices = NULL;
+        const int axis = whole();
+        gckpt_tensor *values = gckpt_top_k(x[0], axis, whole(), name[5] ? &indices : NULL);
+        return name[5] ? indices : values;
+    }
     if (!strcmp(name, "positions"))
         return gckpt_positions(x[0], x[1], 0);
     if (!strcmp(name, "cross_entropy"))

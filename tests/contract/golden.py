@@ -145,7 +145,8 @@ def recurrent():
     data = arrays(open(os.path.join(HERE, "recurrent.h")).read())
     shapes = {"x": (2, -1, 3), "wx": (3, -1), "wh": (4, -1), "bx": (-1,), "bh": (-1,), "h0": (2, 4), "c0": (2, 4)}
     done = wrong = 0
-    for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare")] + ["gather"]:
+    for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare", "_lengths")] + [
+            "gru_before", "gru_before_lengths", "gather"]:
         net, refs = Net(2, 2), {}
         if name == "gather":
             refs["x"] = net.input(data["gather_x"].reshape(2, -1, 3))
@@ -156,7 +157,10 @@ def recurrent():
                 if name + "_" + k in data:
                     v = data[name + "_" + k].reshape(shapes[k])
                     refs[k] = net.input(v) if k in ("x", "h0", "c0") else net.param(v)
-            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order])
+            given = data.get(name + "_lengths")
+            lengths = -1 if given is None else net.input(given.astype(np.int32))
+            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order] + [lengths],
+                       *[int("before" in name)] * (name[0] == "g"))
         shape = (2, -1, {"gru": 4, "lstm": 8, "gather": 3}[name.split("_")[0]])
         r = data[name + "_r"].reshape(shape)
         net.term(net.op("sum_loss", [net.op("mul", [y, net.input(r)])]))
@@ -215,11 +219,14 @@ def moves():
         yield one("replicate", "pad", x, (1, 2, 4, 2, F(0)), (2, 9, 4, 2))
         yield one("max", "max", x, (1,), (2, 4, 2))
         yield one("max_last", "max", line, (1,), (2,))
+        yield one("top_k", "top_k", x, (2, 3), (2, 3, 3, 2))
+        yield one("top_k_last", "top_k", line, (1, 7), (2, 7))
         for how in range(3):
             for name, size in (("larger", (5, 7)), ("smaller", (2, 3)), ("one", (1, 4)), ("twice", (6, 8))):
                 yield one("%s%d" % (name, how), "upsample", x, size + (how,), (2,) + size + (2,))
-        for name, v, axis in (("argmax", x, 2), ("argmax_last", line, 1)):
-            yield bool((OPS["argmax"].forward(Call([v], (axis,), None)).reshape(-1) == data["golden_" + name]).all())
+        for name, op, v, attributes in (("argmax", "argmax", x, (2,)), ("argmax_last", "argmax", line, (1,)),
+                                        ("top_k_indices", "top_k_indices", line, (1, 7))):
+            yield bool((OPS[op].forward(Call([v], attributes, None)).reshape(-1) == data["golden_" + name]).all())
         for m, n in ((26, 22), (4, 166), (7, 3), (100, 33)):
             for how in range(3):
                 name = "golden_places_%d_%d_%d" % (m, n, how)

@@ -165,9 +165,10 @@ class Again:
         if made["builder"] == "global_average_pool":
             attributes = (1,)
         ids = list(node["inputs"])
-        if node["op"] in ("gru", "lstm"):  # p, wh, bias, h0, c0; None for a missing one
-            given = [True, True, node["op"] == "gru" and made["inputs"][4] >= 0]
-            given += [made["inputs"][5 if node["op"] == "gru" else 4] >= 0] * (1 if node["op"] == "gru" else 2)
+        if node["op"] in ("gru", "gru_reset_before", "lstm"):  # p, wh, bias, h0, c0, lengths; None for a missing one
+            gru = node["op"] != "lstm"
+            given = [True, True, gru and made["inputs"][4] >= 0]
+            given += [made["inputs"][5 if gru else 4] >= 0] * (1 if gru else 2) + [made["inputs"][6] >= 0]
             ids = [ids.pop(0) if k else None for k in given]
         ids += [None] * (3 - len(ids))
         c = Call([None if j is None else self.values[j] for j in ids], attributes,

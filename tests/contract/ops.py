@@ -114,7 +114,8 @@ def power(x, e):
     return unary.general_power(x, e)
 
 
-curve("pow", lambda c: power(c.x[0], c.a[0]), lambda c: c.a[0] * power(c.x[0], c.a[0] - F(1)))
+curve("pow", lambda c: F(1) / c.x[0] if c.a[0] == -1 else power(c.x[0], c.a[0]),
+      lambda c: -(c.y * c.y) if c.a[0] == -1 else c.a[0] * power(c.x[0], c.a[0] - F(1)))
 
 def ratio(name, forward, gradient):
     class C:
@@ -828,6 +829,34 @@ class Max:
         return [Some(taken, Value(np.broadcast_to(np.expand_dims(g, axis), x.shape)), x.shape)]
 
 
+def largest(x, axis, k):
+    """Returns the indices of the k largest elements in descending order: NaN first, of equal ones the first."""
+    nan = np.isnan(x)
+    return np.take(np.lexsort((-np.where(nan, F(0), x), ~nan), axis=axis), np.arange(k), axis)
+
+
+@op("top_k")
+class TopK:
+    def forward(c):
+        return np.take_along_axis(c.x[0], largest(c.x[0], c.a[0], c.a[1]), c.a[0])
+
+    def backward(c, g):
+        x, axis = c.x[0], c.a[0]
+        at, values, taken = largest(x, axis, c.a[1]), np.zeros(x.shape, F), np.zeros(x.shape, bool)
+        np.put_along_axis(values, at, g, axis)
+        np.put_along_axis(taken, at, True, axis)
+        return [Some(taken, Value(values), x.shape)]
+
+
+@op("top_k_indices")
+class TopKIndices:
+    def forward(c):
+        return largest(c.x[0], c.a[0], c.a[1]).astype(np.int32)
+
+    def backward(c, g):
+        return [None]
+
+
 @op("argmax")
 class Argmax:
     def forward(c):
@@ -1141,8 +1170,8 @@ class Rotary:
         return [Value(Rotary.turn(c, g, -1))]
 
 
-# ---- clause p: recurrent layers. Their inputs are p (the product x wx + bias), wh, bias or None, h0 or None and, for
-# lstm, c0 or None ----
+# ---- clause p: recurrent layers. Their inputs are p (the product x wx + bias), wh, bias or None, h0 or None, for lstm
+# c0 or None, and lengths or None ----
 def over_gates(a, wh, s):
     """Continues chains from s (B,H) over all gates of a and wh (p2)."""
     return chain(a, wh.T, s)
@@ -1155,52 +1184,96 @@ class Recurrent:
         return x * slope, (x, slope)
 
     @staticmethod
-    def gradients(c, das, products, hs, first):
+    def lengths(c, k):
+        """Returns the steps of each row as (B,1)."""
+        b, t, _ = c.x[0].shape
+        return (np.full(b, t) if len(c.x) <= k or c.x[k] is None else c.x[k])[:, None]
+
+    @staticmethod
+    def masked(mask, gates):
+        """Returns da and the products of a step, +0 in rows that it pads."""
+        zero = F(0)
+        return [np.where(mask, q[0], zero) for q in gates], [tuple(np.where(mask, v, zero) for v in q[1]) for q in gates]
+
+    @staticmethod
+    def gradients(c, das, products, hs, first, resets=None):
         """Returns the contributions to all inputs. das and products are lists by step t, then by gate; hs are the
-        values of h before each step."""
+        values of h before each step, and resets, if the reset gate comes before the product, those times r."""
         a = np.concatenate([np.concatenate(d, -1)[:, None] for d in das], 1)
         x, y = (np.concatenate([np.concatenate([p[k] for p in q], -1)[:, None] for q in products], 1) for k in range(2))
-        h = flat(np.concatenate([v[:, None] for v in hs], 1))
-        out = [Product(x, y), Chain(lambda s: chain(h.T, flat(a), s), c.x[1].shape), Sums(flat(a))]
+        h, reset = (None if v is None else flat(np.concatenate([w[:, None] for w in v], 1)) for v in (hs, resets))
+
+        def weights(s):
+            if reset is None:
+                return chain(h.T, flat(a), s)
+            n = 2 * h.shape[1]
+            return np.concatenate([chain(h.T, flat(a)[:, :n], s[:, :n]), chain(reset.T, flat(a)[:, n:], s[:, n:])], 1)
+
+        out = [Product(x, y), Chain(weights, c.x[1].shape), Sums(flat(a))]
         return out + [Value(v) for v in first]
+
+
+def gru_forward(c, before):
+    p, wh, bias, h0 = c.x[:4]
+    b, t, g = p.shape
+    n = g // 3
+    h = np.zeros((b, n), F) if h0 is None else h0
+    c.saved, out = {k: np.zeros((b, t, n), F) for k in ("r", "z", "n", "a")}, np.zeros((b, t, n), F)
+    start = np.broadcast_to(np.zeros(g, F) if bias is None else bias, (b, g))
+    for i in range(t):
+        q, mask = p[:, i], i < Recurrent.lengths(c, 4)
+        a = chain(h, wh[:, :2 * n], start[:, :2 * n])
+        r, z = sigmoid(q[:, :n] + a[:, :n]), sigmoid(q[:, n:2 * n] + a[:, n:])
+        kept = r * h if before else chain(h, wh[:, 2 * n:], start[:, 2 * n:])
+        m = q[:, 2 * n:] + chain(kept, wh[:, 2 * n:], start[:, 2 * n:]) if before else fma(r, kept, q[:, 2 * n:])
+        m = tanh(m)
+        h = np.where(mask, fma(z, h - m, m), h)
+        for k, v in zip("rzna", (r, z, m, kept)):
+            c.saved[k][:, i] = np.where(mask, v, F(0))
+        out[:, i] = np.where(mask, h, F(0))
+    return out
+
+
+def gru_backward(c, g, before):
+    p, wh, bias, h0 = c.x[:4]
+    b, t, n = g.shape
+    d = zero = np.zeros((b, n), F)
+    das, products, hs = [], [], []
+    lengths = Recurrent.lengths(c, 4)
+    for i in range(t)[::-1]:
+        r, z, m, a = (c.saved[k][:, i] for k in "rzna")
+        h, mask = c.y[:, i - 1] if i else zero if h0 is None else h0, i < lengths
+        u = g[:, i] + d
+        dn, pn = Recurrent.put(u * (F(1) - z), fma(-m, m, F(1)))
+        e = chain(dn, wh[:, 2 * n:].T, zero) if before else dn
+        dr, pr = Recurrent.put(e * (h if before else a), fma(-r, r, r))
+        dz, pz = Recurrent.put(u * (h - m), fma(-z, z, z))
+        da, product = Recurrent.masked(mask, [(dr, pr), (dz, pz), (dn if before else dn * r, pn)])
+        das.insert(0, da)
+        products.insert(0, product)
+        hs.insert(0, np.where(mask, h, F(0)))
+        some = 2 if before else 3
+        start = fma(e, r, u * z) if before else u * z
+        d = np.where(mask, over_gates(np.concatenate(da[:some], -1), wh[:, :some * n], start), F(0))
+    return Recurrent.gradients(c, das, products, hs, [d], [c.saved["a"][:, i] for i in range(t)] if before else None)
 
 
 @op("gru")
 class Gru:
     def forward(c):
-        p, wh, bias, h0 = c.x[:4]
-        b, t, g = p.shape
-        n = g // 3
-        h = np.zeros((b, n), F) if h0 is None else h0
-        c.saved, out = {k: np.zeros((b, t, n), F) for k in ("r", "z", "n", "a")}, np.zeros((b, t, n), F)
-        start = np.broadcast_to(np.zeros(g, F) if bias is None else bias, (b, g))
-        for i in range(t):
-            a, q = chain(h, wh, start), p[:, i]
-            r, z = sigmoid(q[:, :n] + a[:, :n]), sigmoid(q[:, n:2 * n] + a[:, n:2 * n])
-            m = tanh(fma(r, a[:, 2 * n:], q[:, 2 * n:]))
-            h = fma(z, h - m, m)
-            for k, v in zip("rzna", (r, z, m, a[:, 2 * n:])):
-                c.saved[k][:, i] = v
-            out[:, i] = h
-        return out
+        return gru_forward(c, False)
 
     def backward(c, g):
-        p, wh, bias, h0 = c.x[:4]
-        b, t, n = g.shape
-        d = np.zeros((b, n), F)
-        das, products, hs = [], [], []
-        for i in range(t)[::-1]:
-            r, z, m, a = (c.saved[k][:, i] for k in "rzna")
-            h = c.y[:, i - 1] if i else np.zeros((b, n), F) if h0 is None else h0
-            u = g[:, i] + d
-            dn, pn = Recurrent.put(u * (F(1) - z), fma(-m, m, F(1)))
-            dr, pr = Recurrent.put(dn * a, fma(-r, r, r))
-            dz, pz = Recurrent.put(u * (h - m), fma(-z, z, z))
-            das.insert(0, [dr, dz, dn * r])
-            products.insert(0, [pr, pz, pn])
-            hs.insert(0, h)
-            d = over_gates(np.concatenate(das[0], -1), wh, u * z)
-        return Recurrent.gradients(c, das, products, hs, [d])
+        return gru_backward(c, g, False)
+
+
+@op("gru_reset_before")
+class GruResetBefore:
+    def forward(c):
+        return gru_forward(c, True)
+
+    def backward(c, g):
+        return gru_backward(c, g, True)
 
 
 @op("lstm")
@@ -1212,23 +1285,24 @@ class Lstm:
         h, cell = (np.zeros((b, n), F) if v is None else v for v in (h0, c0))
         c.saved, out = {k: np.zeros((b, t, n), F) for k in "ifgo"}, np.zeros((b, t, 2 * n), F)
         for k in range(t):
+            mask = k < Recurrent.lengths(c, 5)
             a = chain(h, wh, p[:, k])
             i, f, o = (sigmoid(a[:, j * n:(j + 1) * n]) for j in (0, 1, 3))
             m = tanh(a[:, 2 * n:3 * n])
-            cell = fma(f, cell, i * m)
-            h = o * tanh(cell)
+            cell = np.where(mask, fma(f, cell, i * m), cell)
+            h = np.where(mask, o * tanh(cell), h)
             for name, v in zip("ifgo", (i, f, m, o)):
                 c.saved[name][:, k] = v
-            out[:, k] = np.concatenate([h, cell], -1)
+            out[:, k] = np.where(mask, np.concatenate([h, cell], -1), F(0))
         return out
 
     def backward(c, g):
         p, wh, bias, h0, c0 = c.x[:5]
         b, t, n = g.shape[0], g.shape[1], g.shape[2] // 2
-        d, e = np.zeros((b, n), F), np.zeros((b, n), F)
+        d = e = zero = np.zeros((b, n), F)
         das, products, hs = [], [], []
-        zero = np.zeros((b, n), F)
         for k in range(t)[::-1]:
+            mask = k < Recurrent.lengths(c, 5)
             i, f, m, o = (c.saved[name][:, k] for name in "ifgo")
             h, cell = (c.y[:, k - 1, :n], c.y[:, k - 1, n:]) if k else (zero if h0 is None else h0,
                                                                          zero if c0 is None else c0)
@@ -1236,10 +1310,11 @@ class Lstm:
             w = fma(u * o, fma(-s, s, F(1)), e) + g[:, k, n:]
             gates = [Recurrent.put(w * m, fma(-i, i, i)), Recurrent.put(w * cell, fma(-f, f, f)),
                      Recurrent.put(w * i, fma(-m, m, F(1))), Recurrent.put(u * s, fma(-o, o, o))]
-            das.insert(0, [q[0] for q in gates])
-            products.insert(0, [q[1] for q in gates])
-            hs.insert(0, h)
-            e, d = w * f, over_gates(np.concatenate(das[0], -1), wh, zero)
+            da, product = Recurrent.masked(mask, gates)
+            das.insert(0, da)
+            products.insert(0, product)
+            hs.insert(0, np.where(mask, h, F(0)))
+            e, d = (np.where(mask, v, F(0)) for v in (w * f, over_gates(np.concatenate(da, -1), wh, zero)))
         return Recurrent.gradients(c, das, products, hs, [d, e])
 
 

@@ -170,7 +170,9 @@ typedef struct { /* results of the plain op, which every kernel must match */
 /* Returns whether input i is i32: an index, or the condition of gckpt_where if p->classes is nonzero. */
 static int is_i32(const problem *p, int i)
 {
-    return p->op->flags & GCKPT_INDEX(i) || (p->op == &gckpti_op_where && p->classes && i == 0);
+    const int recurrent = p->op == &gckpti_op_gru || p->op == &gckpti_op_gru_reset_before || p->op == &gckpti_op_lstm;
+    return p->op->flags & GCKPT_INDEX(i) || (p->op == &gckpti_op_where && p->classes && i == 0) ||
+           (recurrent && p->classes && i == p->inputs - 1);
 }
 
 /* Returns a mask of the inputs that are not i32. */
@@ -1149,24 +1151,29 @@ static void gather(int64_t rows, int64_t n, int64_t m, int64_t columns, int styl
     try_problem(&p);
 }
 
-/* Tests an lstm (bit 0 of kind is set) or a gru. Bit 1 gives it an initial state, bit 2 gives a gru a bias of wh. */
+/* Tests an lstm (bit 0 of kind is set) or a gru. Bit 1 gives it an initial state, bit 2 gives a gru a bias of wh, bit 3
+ * gives it lengths, bit 4 lets a gru's reset gate come before the product. */
 static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int style)
 {
     int lstm = kind & 1, start = kind >> 1 & 1, bias = !lstm && kind & 4;
-    gckpti_recurrent o = { lstm ? 4 : 3, bias ? 2 : 0, start ? 2 + bias : 0 };
+    int states = start + (start && lstm), lengths = kind & 8 ? 2 + bias + states : 0;
+    gckpti_recurrent o = { lstm ? 4 : 3, bias ? 2 : 0, start ? 2 + bias : 0, lengths };
     int64_t gates = o.gates * units;
-    problem p = { .op = lstm ? &gckpti_op_lstm : &gckpti_op_gru,
+    problem p = { .op = lstm ? &gckpti_op_lstm : kind & 16 ? &gckpti_op_gru_reset_before : &gckpti_op_gru,
                   .attributes = &o,
                   .style = style,
                   .cost = (double)(rows * steps) * (double)(units * gates),
-                  .inputs = 2 + bias + start + (start && lstm),
+                  .inputs = 2 + bias + states + (lengths > 0),
+                  .classes = lengths ? (int)steps + 1 : 0,
                   .shape = { gckpt_shape3(rows, steps, gates), gckpt_shape2(units, gates) } };
     for (int i = 2; i < p.inputs; i++)
-        p.shape[i] = i == o.bias ? gckpt_shape1(gates) : gckpt_shape2(rows, units);
+        p.shape[i] = i == o.bias    ? gckpt_shape1(gates)
+                     : i == lengths ? gckpt_shape1(rows)
+                                    : gckpt_shape2(rows, units);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
-    sprintf(p.name, "%s %ld x %ld x %ld%s%s, style %d", p.op->name, (long)rows, (long)steps,
-            (long)units, bias ? ", bias" : "", start ? ", first state" : "", style);
+    sprintf(p.name, "%s %ld x %ld x %ld%s%s%s, style %d", p.op->name, (long)rows, (long)steps,
+            (long)units, bias ? ", bias" : "", start ? ", first state" : "", lengths ? ", lengths" : "", style);
     try_problem(&p);
 }
 
@@ -1177,11 +1184,12 @@ static void test_sequences(void)
                                         { 1, 30, 65 }, { 5, 7, 48 }, { 130, 4, 17 }
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int kind = 0; kind < 8; kind++)
+        for (int kind = 0; kind < 32; kind++)
             if (is_sampled(5))
                 recurrent(sizes[i][0], sizes[i][1], sizes[i][2], kind, NORMAL);
     for (int64_t i = 0, end = sampled(60); i < end; i++)
-        recurrent(random_in(1, 9), random_in(1, 6), random_in(1, 40), (int)(i & 7), (int)(i / 8 % STYLES));
+        recurrent(random_in(1, 9), random_in(1, 6), random_in(1, 40), (int)(next_random(&state) & 31),
+                  (int)(i / 8 % STYLES));
     gather(3, 700, 900, 65, NORMAL);
     for (int64_t i = 0, end = sampled(30); i < end; i++)
         gather(random_in(1, 5), random_in(1, 20), random_in(1, 30), random_in(1, 40), (int)(i % STYLES));

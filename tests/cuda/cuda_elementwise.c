@@ -304,32 +304,41 @@ static void test_shapes(void)
     }
 }
 
-/* Tests max and argmax on inputs in which many values are equal, NaN or infinite. */
+/* Tests max, argmax and top_k on inputs in which many values are equal, NaN or infinite. */
 static void test_greatest(void)
 {
+    static const gckpt_op *const ops[4] = { &gckpti_op_max, &gckpti_op_top_k, &gckpti_op_argmax,
+                                            &gckpti_op_top_k_indices };
     for (int round = 0; round < 150; round++) {
-        int axis = 0;
-        gckpt_call c = new_call(&axis);
+        int o[2] = { 0, 1 };
+        gckpt_call c = new_call(o);
         c.inputs = 1;
         c.in[0].shape = any_shape(1 + (int)below(4), round % 10 ? 3000 : 20000);
-        axis = chance(40) ? c.in[0].shape.n - 1 : (int)below(c.in[0].shape.n);
+        const int axis = chance(40) ? c.in[0].shape.n - 1 : (int)below(c.in[0].shape.n);
         const int64_t size = c.in[0].shape.d[axis];
-        axis -= chance(30) ? c.in[0].shape.n : 0;
-        for (int way = 0; way < 3; way++) { /* way 0 is max, way 1 argmax, way 2 the backward of max */
-            const gckpt_op *op = way == 1 ? &gckpti_op_argmax : &gckpti_op_max;
+        int64_t inner = 1;
+        for (int i = axis + 1; i < c.in[0].shape.n; i++)
+            inner *= c.in[0].shape.d[i];
+        o[0] = axis - (chance(30) ? c.in[0].shape.n : 0);
+        o[1] = 1 + (int)below(size < 5 || chance(10) ? size : 5);
+        for (int way = 0; way < 6; way++) { /* the forwards of ops, then the backwards of max and top_k */
+            const gckpt_op *op = ops[way % 4];
+            const int back = way >= 4, index = way / 2 == 1;
+            const int64_t k = way % 2 ? o[1] : 1;
             gckpt_call d = c;
             operands(op, &d);
             const int64_t n = count_of(&d.in[0].shape), results = count_of(&d.shape);
             float *x = (float *)(uintptr_t)d.in[0].data;
             for (int64_t i = 0; i < n && chance(90); i++)
                 x[i] = chance(30) ? x[below(n)] : x[i];
-            d.out = way == 2 || (way == 0 && chance(20)) ? NULL : operand(results);
-            d.saved = way == 2 || (way == 0 && (!d.out || chance(70))) ? operand(results) : NULL;
-            for (int64_t i = 0; i < results && way == 2; i++)
-                ((int32_t *)d.saved)[i] = (int32_t)below(size);
-            if (way == 2)
+            d.out = back || (!index && chance(20)) ? NULL : operand(results);
+            d.saved = back || (!index && (!d.out || chance(70))) ? operand(results) : NULL;
+            const int64_t first = below(size); /* a line's k indices differ */
+            for (int64_t i = 0; i < results && back; i++)
+                ((int32_t *)d.saved)[i] = (int32_t)(k == 1 ? below(size) : (first + i / inner % k) % size);
+            if (back)
                 d.grad_out = operand(results), d.in[0].grad = operand(n);
-            both(op, way == 2 ? GCKPT_BACKWARD : GCKPT_FORWARD, &d);
+            both(op, back ? GCKPT_BACKWARD : GCKPT_FORWARD, &d);
         }
     }
 }

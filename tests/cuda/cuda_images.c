@@ -239,14 +239,22 @@ static void bytes(void)
 static void recurrent(void)
 {
     const int gates = 3 + (int)below(2), bias = gates == 3 && chance(60), start = chance(60);
-    gckpti_recurrent o = { gates, bias ? 2 : 0, start ? 2 + bias : 0 };
-    const gckpt_op *op = gates == 3 ? &gckpti_op_gru : &gckpti_op_lstm;
-    gckpt_call c = new_call(&o, 2 + bias + (start ? gates - 2 : 0));
+    const int states = start ? gates - 2 : 0, lengths = chance(50) ? 2 + bias + states : 0;
+    gckpti_recurrent o = { gates, bias ? 2 : 0, start ? 2 + bias : 0, lengths };
+    const gckpt_op *op = gates == 4    ? &gckpti_op_lstm
+                         : chance(50) ? &gckpti_op_gru
+                                      : &gckpti_op_gru_reset_before;
+    gckpt_call c = new_call(&o, 2 + bias + states + (lengths > 0));
     const int64_t b = 1 + below(chance(20) ? 40 : 5), t = 1 + below(6), h = 1 + below(chance(20) ? 70 : 20);
     c.in[0].shape = gckpt_shape3(b, t, gates * h);
     c.in[1].shape = gckpt_shape2(h, gates * h);
     for (int i = 2; i < c.inputs; i++)
-        c.in[i].shape = i == o.bias ? gckpt_shape1(gates * h) : gckpt_shape2(b, h);
+        c.in[i].shape = i == o.bias ? gckpt_shape1(gates * h) : i == lengths ? gckpt_shape1(b) : gckpt_shape2(b, h);
+    int32_t *index = lengths ? (int32_t *)(void *)operand(b) : NULL;
+    for (int64_t i = 0; index && i < b; i++)
+        index[i] = (int32_t)below(t + 1);
+    if (lengths)
+        c.in[lengths].index = index;
     c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
     CHECK(op->shape(&c) == GCKPT_OK);
     values(&c);
@@ -365,12 +373,14 @@ static gckpt_tensor *sequences(gckpt_tensor *in, gckpt_tensor *order)
     gckpt_tensor *h0 = gckpt_scale(gckpt_mean(in, 1), 0.5f);
     gckpt_tensor *x =
         gckpt_gru(in, weight("wx", gckpt_shape2(WIDTH, 3 * WIDTH), 0), NULL,
-                  weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0), weight("bh", gckpt_shape1(3 * WIDTH), 0), h0);
+                  weight("wh", gckpt_shape2(WIDTH, 3 * WIDTH), 0), weight("bh", gckpt_shape1(3 * WIDTH), 0),
+                  &(gckpt_recurrent_desc){ .h0 = h0, .reset_before = 1 });
     x = gckpt_gather(x, order);
     x = gckpt_conv1d(x, weight("conv", gckpt_shape3(3, WIDTH, WIDTH), 0), weight("cb", gckpt_shape1(WIDTH), 0),
                      &(gckpt_window){ .padding = { 0, 1 } });
     x = gckpt_lstm(x, weight("vx", gckpt_shape2(WIDTH, 4 * WIDTH), 0), weight("vh", gckpt_shape2(WIDTH, 4 * WIDTH), 0),
-                   weight("vb", gckpt_shape1(4 * WIDTH), 0), h0, gckpt_tanh(h0));
+                   weight("vb", gckpt_shape1(4 * WIDTH), 0),
+                   &(gckpt_recurrent_desc){ h0, gckpt_tanh(h0), gckpt_argmax(gckpt_max(x, 2), 1), 0 });
     return gckpt_linear(gckpt_max(x, 1), weight("head", gckpt_shape2(2 * WIDTH, CLASSES), 0), NULL);
 }
 

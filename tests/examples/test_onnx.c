@@ -59,7 +59,7 @@ static void build_elementwise(net *n)
     y = gckpt_maximum(gckpt_exp(gckpt_scale(x, 0.5f)), gckpt_log(positive));
     y = gckpt_add(gckpt_minimum(y, gckpt_sqrt(positive)), gckpt_abs(x));
     output(n, "functions",
-           gckpt_add(gckpt_mul(y, gckpt_sin(x)), gckpt_cos(gckpt_reciprocal(positive))));
+           gckpt_add(gckpt_mul(y, gckpt_sin(x)), gckpt_cos(gckpt_pow(positive, -1))));
     y = gckpt_activation(gckpt_pow(positive, 1.7f), GCKPT_LEAKY_RELU, 0.2f);
     output(n, "numbers",
            gckpt_add(gckpt_clamp(y, 0.3f, 1.5f), gckpt_dropout(gckpt_detach(w), 0.5f)));
@@ -85,6 +85,10 @@ static void build_axes(net *n)
     output(n, "reflected",
            gckpt_pad(gckpt_pad(x, 1, 3, 2, GCKPT_PAD_REFLECT, 0), 2, 1, 4, GCKPT_PAD_REPLICATE, 0));
     output(n, "argmax", gckpt_argmax(x, 2));
+    gckpt_tensor *indices;
+    output(n, "top_k", gckpt_top_k(x, 1, 3, NULL));
+    gckpt_top_k(gckpt_relu(x), -1, 5, &indices); /* many zeros */
+    output(n, "top_k indices", indices);
     output(n, "embed",
            gckpt_add(gckpt_embed(table, index),
                      gckpt_positions(x, param(n, "places", gckpt_shape2(9, C)), 2)));
@@ -185,13 +189,16 @@ static void build_recurrent(net *n)
     gckpt_tensor *wx = param(n, "gru.x", gckpt_shape2(C, 3 * H)),
                  *wh = param(n, "gru.h", gckpt_shape2(H, 3 * H));
     gckpt_tensor *b = param(n, "gru.b", gckpt_shape1(3 * H));
-    output(n, "gru", gckpt_gru(x, wx, b, wh, b, h0));
+    gckpt_recurrent_desc desc = { .h0 = h0 };
+    output(n, "gru", gckpt_gru(x, wx, b, wh, b, &desc));
+    desc.reset_before = 1, desc.lengths = gckpt_argmax(gckpt_max(x, 2), 1);
+    output(n, "gru, reset before, lengths", gckpt_gru(x, wx, b, wh, b, &desc));
+    desc.reset_before = 0, desc.c0 = gckpt_scale(h0, 2);
     output(n, "gru from 0", gckpt_gru(x, wx, NULL, wh, NULL, NULL));
     wx = param(n, "lstm.x", gckpt_shape2(C, 4 * H)),
     wh = param(n, "lstm.h", gckpt_shape2(H, 4 * H));
-    output(n, "lstm",
-           gckpt_lstm(x, wx, wh, param(n, "lstm.b", gckpt_shape1(4 * H)), h0, gckpt_scale(h0, 2)));
-    output(n, "lstm from 0", gckpt_lstm(x, wx, wh, NULL, NULL, NULL));
+    output(n, "lstm", gckpt_lstm(x, wx, wh, param(n, "lstm.b", gckpt_shape1(4 * H)), &desc));
+    output(n, "lstm from 0", gckpt_lstm(x, wx, wh, NULL, NULL));
 }
 
 static void fill(net *n)

@@ -376,7 +376,7 @@ static void needs(void)
         gckpt_tensor *y = x;
         if (kind == 1)
             y = gckpt_lstm(x, gckpt_param(g, "wx", gckpt_shape2(4, 12), normal),
-                           gckpt_param(g, "wh", gckpt_shape2(3, 12), normal), NULL, NULL, NULL);
+                           gckpt_param(g, "wh", gckpt_shape2(3, 12), normal), NULL, NULL);
         else if (kind == 4)
             y = gckpt_rotary(gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal)),
                              &(gckpt_rotary_desc){ .heads = 2 });

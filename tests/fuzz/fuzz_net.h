@@ -305,7 +305,11 @@ static T *net_moved(fuzz_net *n, bytes *b, T *x)
     case 5: return gckpt_sum(x, axis);
     case 6: return gckpt_mean(x, axis);
     case 7: return gckpt_max(x, axis);
-    case 8: return net_add(n, gckpt_argmax(x, axis)) ? x : NULL;
+    case 8:
+        if (choose(b, 2) == 0)
+            return net_add(n, gckpt_argmax(x, axis)) ? x : NULL;
+        many[0] = gckpt_top_k(x, axis, (int)number(b, 3), &many[1]);
+        return net_add(n, many[1]) ? many[0] : NULL;
     case 9: return gckpt_scale(x, real(b));
     default: return gckpt_dropout(x, real(b) < 1 ? 0.25f : real(b));
     }
@@ -316,7 +320,9 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
     const int bias = choose(b, 2);
     gckpt_shape s = gckpt_shape_of(x);
+    gckpt_recurrent_desc recurrent;
     T *w, *v, *u;
+    memset(&recurrent, 0, sizeof recurrent);
     switch (choose(b, 16)) {
     case 0:
     case 1:
@@ -376,12 +382,15 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
     case 13:
         w = net_weight(n, b, gckpt_shape2(c, 3 * o)), v = net_weight(n, b, gckpt_shape2(o, 3 * o));
         u = choose(b, 2) ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL;
-        return gckpt_gru(x, w, u, v, bias ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL, NULL);
+        recurrent.lengths = s.n == 3 && choose(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
+        recurrent.reset_before = choose(b, 2);
+        return gckpt_gru(x, w, u, v, bias ? net_weight(n, b, gckpt_shape1(3 * o)) : NULL, &recurrent);
     case 14:
         w = net_weight(n, b, gckpt_shape2(c, 4 * o)), v = net_weight(n, b, gckpt_shape2(o, 4 * o));
         u = net_input(n, b, GCKPT_F32, gckpt_shape2(n->rows, o));
-        return gckpt_lstm(x, w, v, bias ? net_weight(n, b, gckpt_shape1(4 * o)) : NULL,
-                          choose(b, 2) ? u : NULL, choose(b, 2) ? u : NULL);
+        recurrent.h0 = choose(b, 2) ? u : NULL, recurrent.c0 = choose(b, 2) ? u : NULL;
+        recurrent.lengths = s.n == 3 && choose(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
+        return gckpt_lstm(x, w, v, bias ? net_weight(n, b, gckpt_shape1(4 * o)) : NULL, &recurrent);
     default:
         w = gckpt_running(n->g, bias ? "m0" : "m1", gckpt_shape1(c), zero, b->odd ? real(b) : 0.1f);
         v = gckpt_running(n->g, bias ? "v0" : "v1", gckpt_shape1(c), one, 0.1f);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes moves.h: PyTorch's pad, max, argmax and interpolate for test_moves.c.
+"""Writes moves.h: PyTorch's pad, max, argmax, topk and interpolate for test_moves.c.
 
     python3 tests/golden/make_moves.py > tests/golden/moves.h
 
@@ -37,6 +37,13 @@ def upsample(x, size, how):
     return y.permute(0, 2, 3, 1)
 
 
+def top_k(x, axis, k):
+    """Returns the k largest elements and their indices, of equal ones the first; topk leaves that order open."""
+    values, indices = (v.narrow(axis, 0, k) for v in x.sort(dim=axis, descending=True, stable=True))
+    assert torch.equal(values, x.topk(k, axis).values)
+    return values, indices
+
+
 print("/* moves.h - written by make_moves.py with PyTorch; do not edit. */")
 x = numbers(19, 2, 3, 4, 2)
 case("pad", x, lambda x: F.pad(x, (0, 0, 1, 3), value=0.5))
@@ -49,6 +56,9 @@ case("max", x, lambda x: x.max(dim=1).values)      # only 23 different values, s
 case("max_last", numbers(19, 2, 30), lambda x: x.max(dim=-1).values)
 show("argmax", "int", ["%d" % v for v in x.argmax(dim=2).flatten().tolist()])
 show("argmax_last", "int", ["%d" % v for v in numbers(19, 2, 30).argmax(dim=-1).flatten().tolist()])
+case("top_k", x, lambda x: top_k(x, 2, 3)[0])
+case("top_k_last", numbers(19, 2, 30), lambda x: top_k(x, -1, 7)[0])
+show("top_k_indices", "int", ["%d" % v for v in top_k(numbers(19, 2, 30), -1, 7)[1].flatten().tolist()])
 for how in range(3):
     case("larger%d" % how, x, lambda x: upsample(x, (5, 7), how))
     case("smaller%d" % how, x, lambda x: upsample(x, (2, 3), how))

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Writes recurrent.h: results and gradients of PyTorch's nn.GRU, nn.LSTM and gather.
+"""Writes recurrent.h: results and gradients of PyTorch's nn.GRU, nn.LSTM and gather; of rows with lengths, which
+nn.GRU and nn.LSTM take as packed sequences; and of a GRU with the reset gate before the product, composed of
+PyTorch's functions and compared with onnxruntime's GRU.
 
     python3 tests/golden/make_recurrent.py > tests/golden/recurrent.h
 
 Inputs are rounded to float32 first; everything else is computed in float64 and printed with 9 digits.
 PyTorch's weights (G,I) are printed transposed. The two biases of nn.LSTM are only ever added, so their
-sum is printed, rounded first. Needs torch, 2.0 or newer."""
+sum is printed, rounded first. Needs torch, 2.0 or newer, onnx and onnxruntime."""
+import numpy as np
+import onnx
+import onnxruntime
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(20261123)
@@ -34,7 +40,55 @@ def array(name, tensor):
     print(line[:-1] + "\n};")
 
 
-def case(name, module, steps, biases, start):
+def before(layer, x, h):
+    """Returns the next h of a GRU whose reset gate comes before the product, from x (B,1,I) and h (B,H)."""
+    wx, wh = layer.weight_ih_l0.T, layer.weight_hh_l0.T
+    p, a = x[:, 0] @ wx + layer.bias_ih_l0, h @ wh[:, : 2 * H] + layer.bias_hh_l0[: 2 * H]
+    r, z = torch.sigmoid(p[:, : 2 * H] + a).chunk(2, 1)
+    n = torch.tanh(p[:, 2 * H :] + (r * h) @ wh[:, 2 * H :] + layer.bias_hh_l0[2 * H :])
+    return n + z * (h - n)
+
+
+def by_onnx(layer, x, h, lengths):
+    """Returns the outputs of onnxruntime's GRU with linear_before_reset = 0, whose gates are in the order z, r, n."""
+    order = [g * H + i for g in (1, 0, 2) for i in range(H)]
+    w = [p.detach().float().numpy()[order] for p in (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0,
+                                                     layer.bias_hh_l0)]
+    feeds = {"X": x.detach().float().numpy().swapaxes(0, 1), "W": w[0][None], "R": w[1][None],
+             "B": np.concatenate(w[2:])[None], "L": np.array(lengths, np.int32), "h": h.detach().float().numpy()[None]}
+    kinds = {np.dtype(np.float32): 1, np.dtype(np.int32): 6}
+    node = onnx.helper.make_node("GRU", list(feeds), ["Y"], hidden_size=H, linear_before_reset=0)
+    graph = onnx.helper.make_graph(
+        [node], "gru", [onnx.helper.make_tensor_value_info(k, kinds[v.dtype], v.shape) for k, v in feeds.items()],
+        [onnx.helper.make_tensor_value_info("Y", 1, None)])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=8)
+    y = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    return torch.tensor(y[:, 0].swapaxes(0, 1))
+
+
+def packed(layer, x, first, lengths):
+    """Returns nn.GRU's or nn.LSTM's outputs h and last states of rows with lengths."""
+    rows = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+    out, last = layer(rows, first)
+    return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], last
+
+
+def check(name, layer, out, state, x, lengths, is_before):
+    """Compares the outputs of a case with those of packed sequences or of onnxruntime."""
+    lstm = isinstance(layer, torch.nn.LSTM)
+    first = None if not state else tuple(s[None] for s in state) if lstm else state[0][None]
+    if is_before:
+        y = by_onnx(layer, x, state[0], lengths or [x.shape[1]] * B)
+        assert torch.allclose(out.float(), y, rtol=1e-5, atol=1e-6), name
+    elif lengths:
+        y, last = packed(layer, x, first, lengths)
+        assert torch.allclose(out[..., :H], y, rtol=1e-12, atol=1e-14), name
+        for i, h in enumerate(last if lstm else [last]):
+            for b in range(B):
+                assert torch.allclose(out[b, lengths[b] - 1, i * H : (i + 1) * H], h[0, b], rtol=1e-12), name
+
+
+def case(name, module, steps, biases, start, lengths=None, is_before=False):
     """Runs a layer with weights in gradckpt's layout; the loss is sum(out * r), for an LSTM including
     cells."""
     lstm = module is torch.nn.LSTM
@@ -50,10 +104,16 @@ def case(name, module, steps, biases, start):
     h, c, outs = (state + [None, None])[0], (state + [None, None])[1], []
     for t in range(steps):  # step by step, since nn.LSTM returns only the last cells
         first = None if h is None else (h[None], c[None]) if lstm else h[None]
-        out, last = layer(x[:, t : t + 1], first)
-        h, c = (last[0][0], last[1][0]) if lstm else (last[0], None)
+        if is_before:
+            h = before(layer, x[:, t : t + 1], h)
+        else:
+            out, last = layer(x[:, t : t + 1], first)
+            h, c = (last[0][0], last[1][0]) if lstm else (last[0], None)
         outs.append(torch.cat([h, c], 1) if lstm else h)
     out = torch.stack(outs, 1)
+    if lengths:
+        out = out * (torch.arange(steps) < torch.tensor(lengths)[:, None])[..., None]
+    check(name, layer, out, state, x, lengths, is_before)
     (out * r).sum().backward()
     leaves = [("x", x, False), ("wx", layer.weight_ih_l0, True), ("wh", layer.weight_hh_l0, True)]
     if biases:
@@ -66,8 +126,12 @@ def case(name, module, steps, biases, start):
         array(f"{name}_{leaf}_grad", value.grad.T if turned else value.grad)
     array(f"{name}_out", out)
     array(f"{name}_r", r)
-    return (f"    {{ \"{name}\", {int(lstm)}, {steps}, {int(biases)}, {int(start)}, {name}_out, "
-            f"{name}_r,\n      {{ "
+    given = "NULL"
+    if lengths:
+        given = name + "_lengths"
+        print(f"static const int32_t {given}[{B}] = {{ {', '.join(map(str, lengths))} }};")
+    return (f"    {{ \"{name}\", {int(lstm)}, {steps}, {int(biases)}, {int(start)}, {int(is_before)}, {given}, "
+            f"{name}_out,\n      {name}_r, {{ "
             + ", ".join(f"{{ {name}_{l}, {name}_{l}_grad }}" for l, _, _ in leaves) + " } }")
 
 
@@ -78,12 +142,19 @@ rows = [case("gru", torch.nn.GRU, T, True, False), case("gru_started", torch.nn.
         case("gru_bare", torch.nn.GRU, T, False, False), case("lstm", torch.nn.LSTM, T, True, False),
         case("lstm_started", torch.nn.LSTM, 3, True, True),
         case("lstm_bare", torch.nn.LSTM, 1, False, False)]
+random = torch.get_rng_state()
+rows += [case("gru_lengths", torch.nn.GRU, T, True, True, [3, 5]),
+         case("lstm_lengths", torch.nn.LSTM, T, True, True, [4, 1]),
+         case("gru_before", torch.nn.GRU, T, True, True, None, True),
+         case("gru_before_lengths", torch.nn.GRU, T, True, True, [5, 2], True)]
+torch.set_rng_state(random)
 print("""typedef struct {
     const float *values, *gradient; /* of sum(out * r) */
 } recurrent_leaf;
 static const struct {
     const char *name;
-    int lstm, steps, biases, started;
+    int lstm, steps, biases, started, reset_before;
+    const int32_t *lengths; /* of each row, or NULL */
     const float *out, *r;
     recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the initial state */
 } recurrent_cases[] = {""")

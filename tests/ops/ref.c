@@ -109,8 +109,24 @@ static double of_state(const double *h, const ref_value *wh, const ref_value *bi
     return sum;
 }
 
+/* Returns element j of the new gate's product (r h) wh plus bias, where r are the reset gates of p's step x. */
+static double of_reset_state(const double *x, const double *h, const ref_value *wh, const ref_value *bias, long j)
+{
+    const long n = wh->d[0];
+    double sum = bias ? bias->v[2 * n + j] : 0;
+    for (long k = 0; h && k < n; k++)
+        sum += sigmoid(x[k] + of_state(h, wh, bias, k)) * h[k] * wh->v[k * wh->d[1] + 2 * n + j];
+    return sum;
+}
+
+/* Returns whether step i of all rows' T steps is not padding. */
+static int is_step(const ref_value *p, const ref_value *lengths, long i)
+{
+    return !lengths || (double)(i % p->d[1]) < lengths->v[i / p->d[1]];
+}
+
 ref_value *ref_gru(const ref_value *p, const ref_value *wh, const ref_value *bh,
-                   const ref_value *h0)
+                   const ref_value *h0, const ref_value *lengths, int before)
 {
     ref_value *y;
     long d[3], n;
@@ -119,19 +135,20 @@ ref_value *ref_gru(const ref_value *p, const ref_value *wh, const ref_value *bh,
     d[0] = p->d[0], d[1] = p->d[1], d[2] = n = wh->d[0];
     y = ref_new(3, d);
     for (long i = 0; i < d[0] * d[1]; i++)
-        for (long j = 0; j < n; j++) {
+        for (long j = 0; j < n && is_step(p, lengths, i); j++) {
             const double *x = p->v + i * 3 * n;
             const double *h = i % d[1] ? y->v + (i - 1) * n : h0 ? h0->v + i / d[1] * n : NULL;
             double r = sigmoid(x[j] + of_state(h, wh, bh, j));
             double z = sigmoid(x[n + j] + of_state(h, wh, bh, n + j));
-            double fresh = tanh(x[2 * n + j] + r * of_state(h, wh, bh, 2 * n + j));
+            double fresh = tanh(x[2 * n + j] + (before ? of_reset_state(x, h, wh, bh, j)
+                                                       : r * of_state(h, wh, bh, 2 * n + j)));
             y->v[i * n + j] = (1 - z) * fresh + z * (h ? h[j] : 0);
         }
     return y;
 }
 
 ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0,
-                    const ref_value *c0)
+                    const ref_value *c0, const ref_value *lengths)
 {
     ref_value *y;
     long d[3], n;
@@ -140,7 +157,7 @@ ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0
     n = wh->d[0], d[0] = p->d[0], d[1] = p->d[1], d[2] = 2 * n;
     y = ref_new(3, d);
     for (long i = 0; i < d[0] * d[1]; i++)
-        for (long j = 0; j < n; j++) {
+        for (long j = 0; j < n && is_step(p, lengths, i); j++) {
             const double *x = p->v + i * 4 * n, *before = i % d[1] ? y->v + (i - 1) * 2 * n : NULL;
             const double *h = before ? before : h0 ? h0->v + i / d[1] * n : NULL;
             const double *c = before ? before + n : c0 ? c0->v + i / d[1] * n : NULL;
@@ -733,6 +750,32 @@ ref_value *ref_max(const ref_value *x, int axis, int number)
                 most = v, best = k;
         }
         y->v[i] = number ? (double)best : most;
+    }
+    return y;
+}
+
+ref_value *ref_top_k(const ref_value *x, int axis, int k, int number)
+{
+    ref_value *y;
+    long d[6] = { 0 }, at[6];
+    if (!x)
+        return NULL;
+    if (axis < 0)
+        axis += x->n;
+    for (int i = 0; i < x->n; i++)
+        d[i] = i == axis ? k : x->d[i];
+    y = ref_new(x->n, d);
+    for (long i = 0; i < ref_elements(x); i++) { /* an element's place is the number of those before it */
+        long place = 0;
+        unravel(x, i, at);
+        const long own = at[axis];
+        for (at[axis] = 0; at[axis] < x->d[axis]; at[axis]++) {
+            const double v = x->v[broadcast_index(x, x->n, at)];
+            place += v > x->v[i] || (v == x->v[i] && at[axis] < own);
+        }
+        at[axis] = place;
+        if (place < k)
+            y->v[broadcast_index(y, y->n, at)] = number ? (double)own : x->v[i];
     }
     return y;
 }

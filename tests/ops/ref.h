@@ -21,11 +21,11 @@ long ref_elements(const ref_value *x);
 ref_value *ref_embed(const ref_value *table, const ref_value *index);
 ref_value *ref_gather(const ref_value *x, const ref_value *index);
 /* The recurrent layers read p = x wx + bias of shape (B,T,G), G columns for all gates; an initial state h0 or c0 of
- * NULL means zeros. */
+ * NULL means zeros, lengths of NULL mean T. before: nonzero if the reset gate comes before the product. */
 ref_value *ref_gru(const ref_value *p, const ref_value *wh, const ref_value *bh,
-                   const ref_value *h0);
+                   const ref_value *h0, const ref_value *lengths, int before);
 ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0,
-                    const ref_value *c0);
+                    const ref_value *c0, const ref_value *lengths);
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed);
 ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *bias,
                       int transposed);
@@ -75,6 +75,8 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean);
 ref_value *ref_pad(const ref_value *x, int axis, long before, long after, int mode, double value);
 /* Returns the maxima along the axis; if number is nonzero, returns the index of each (first) maximum instead. */
 ref_value *ref_max(const ref_value *x, int axis, int number);
+/* Returns the k largest elements along an axis, of equal ones the first, or, if number is nonzero, their indices. */
+ref_value *ref_top_k(const ref_value *x, int axis, int k, int number);
 /* Resizes the images x (B,H,W,C). how: 0 for the nearest pixel, 1 for bilinear, 2 for bilinear with aligned corners. */
 ref_value *ref_upsample(const ref_value *x, long height, long width, int how);
 

@@ -1,4 +1,4 @@
-/* test_moves.c - compares pad, max, argmax and upsample with PyTorch (golden/make_moves.py): values, gradients and
+/* test_moves.c - compares pad, max, argmax, top_k and upsample with PyTorch (golden/make_moves.py): values, gradients and
  * source positions, also with NaN, infinities and equal values. The indices from argmax are the same bits in every
  * plan and split, whether they are fetched, collected or read by later ops, and in bf16 plans. Also
  * tests refused calls. */
@@ -20,7 +20,7 @@ static float *numbers(int step, int64_t n)
 }
 
 /* == compared with PyTorch ===================================================================== */
-enum { PAD, PAD_LAST, REFLECT, REPLICATE, MAX, MAX_LAST, LARGER, SMALLER, ONE, TWICE };
+enum { PAD, PAD_LAST, REFLECT, REPLICATE, MAX, TOP, MAX_LAST, TOP_LAST, LARGER, SMALLER, ONE, TWICE };
 static const struct {
     const char *name;
     int kind, how;
@@ -31,6 +31,7 @@ static const struct {
     CASE("pad", PAD, 0, golden_pad) CASE("pad, last", PAD_LAST, 0, golden_pad_last)
     CASE("reflect", REFLECT, 0, golden_reflect) CASE("replicate", REPLICATE, 0, golden_replicate)
     CASE("max", MAX, 0, golden_max) CASE("max, last", MAX_LAST, 0, golden_max_last)
+    CASE("top_k", TOP, 0, golden_top_k) CASE("top_k, last", TOP_LAST, 0, golden_top_k_last)
     CASE("larger, nearest", LARGER, 0, golden_larger0) CASE("larger", LARGER, 1, golden_larger1)
     CASE("larger, aligned", LARGER, 2, golden_larger2) CASE("smaller, nearest", SMALLER, 0, golden_smaller0)
     CASE("smaller", SMALLER, 1, golden_smaller1) CASE("smaller, aligned", SMALLER, 2, golden_smaller2)
@@ -48,6 +49,8 @@ static T *apply(int i, T *x)
            : kind == PAD_LAST ? gckpt_pad(x, -1, 2, 0, GCKPT_PAD_VALUE, -1.25f)
            : kind == REFLECT  ? gckpt_pad(x, 2, 3, 2, GCKPT_PAD_REFLECT, 0)
            : kind == REPLICATE ? gckpt_pad(x, 1, 2, 4, GCKPT_PAD_REPLICATE, 0)
+           : kind == TOP      ? gckpt_top_k(x, 2, 3, NULL)
+           : kind == TOP_LAST ? gckpt_top_k(x, -1, 7, NULL)
            : kind < LARGER    ? gckpt_max(x, kind == MAX ? 1 : -1)
                               : gckpt_upsample(x, size[0], size[1], (gckpt_upsampling)cases[i].how);
 }
@@ -57,7 +60,7 @@ static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    T *x = gckpt_input(g, "x", GCKPT_F32, cases[i].kind == MAX_LAST ? gckpt_shape2(2, 30) : gckpt_shape4(2, 3, 4, 2));
+    T *x = gckpt_input(g, "x", GCKPT_F32, cases[i].kind / 2 == MAX_LAST / 2 ? gckpt_shape2(2, 30) : gckpt_shape4(2, 3, 4, 2));
     T *y = apply(i, x);
     gckpt_shape of[2] = { gckpt_shape_of(y), gckpt_shape_of(x) };
     T *r = gckpt_input(g, "r", GCKPT_F32, of[0]);
@@ -111,10 +114,11 @@ static void test_argmax(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 3, 4, 2)),
       *l = gckpt_input(g, "l", GCKPT_F32, gckpt_shape2(2, 30));
-    gckpt_fetch_spec fetches[2] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 } };
+    gckpt_fetch_spec fetches[3] = { { gckpt_argmax(x, 2), 0 }, { gckpt_argmax(l, -1), 0 }, { NULL, 0 } };
+    gckpt_top_k(l, -1, 7, &fetches[2].tensor);
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0,
                                    &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = fetches,
-                                                       .fetch.count = 2 });
+                                                       .fetch.count = 3 });
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     float *data = numbers(19, 60);
     gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(l), data } };
@@ -126,19 +130,25 @@ static void test_argmax(void)
         CHECK(at[i] == golden_argmax[i]);
     at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[1].tensor), 0);
     CHECK(at[0] == golden_argmax_last[0] && at[1] == golden_argmax_last[1]);
+    at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[2].tensor), 0);
+    for (int i = 0; i < 14; i++)
+        CHECK_MSG(at[i] == golden_top_k_indices[i], "index %d of top_k: %d, not %d", i, (int)at[i],
+                  golden_top_k_indices[i]);
     free(data);
     util_free(e, p, g, s);
 }
 
 /* == the first maximum, or the first NaN ======================================================= */
-/* Tests that the maximum of 3 values takes the first maximum or the first NaN. If `inner` is nonzero, the 3 values
+/* Tests that the maximum of 3 values takes the first maximum or the first NaN, and that top_k has the order of
+ * PyTorch's stable descending sort. If `inner` is nonzero, the 3 values
  * are along an inner axis, in 40 adjacent columns; if 0, along the last axis. */
 static void test_greatest(gckpt_isa isa, int inner)
 {
     const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
     const float rows[8][3] = { { 1, nan, 2 },  { nan, nan, 1 }, { 2, 2, 1 },       { 1, 2, 2 },
                                { -0.0f, 0, 0 }, { 0, -0.0f, 0 }, { -inf, -inf, -inf }, { inf, nan, inf } };
-    const int first[8] = { 1, 0, 0, 1, 0, 0, 0, 1 };
+    const int order[8][3] = { { 1, 2, 0 }, { 0, 1, 2 }, { 0, 1, 2 }, { 1, 2, 0 },
+                              { 0, 1, 2 }, { 0, 1, 2 }, { 0, 1, 2 }, { 1, 0, 2 } };
     float x[8 * 3 * 40];
     for (int i = 0; i < 8 * 3 * inner; i++)
         x[i] = rows[i / inner / 3][i / inner % 3];
@@ -147,21 +157,27 @@ static void test_greatest(gckpt_isa isa, int inner)
     T *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 3, inner)), *in = t;
     if (inner == 1)
         in = gckpt_reshape(t, gckpt_shape2(8, 3));
-    gckpt_fetch_spec fetches[3] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
+    gckpt_fetch_spec fetches[5] = { { gckpt_max(in, 1), 0 }, { gckpt_argmax(in, 1), 0 }, { t, 1 } };
+    fetches[3].tensor = gckpt_top_k(in, 1, 3, &fetches[4].tensor);
     gckpt_term term = { gckpt_sum_loss(fetches[0].tensor), 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetches, .fetch.count = 3 });
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetches, .fetch.count = 5 });
     gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feed = { gckpt_id(t), x };
     CHECK_MSG(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK, "%s %s %s", gckpt_error_text(g), gckpt_error_text(s),
               gckpt_error_text(e));
     const float *y = gckpt_fetch(e, gckpt_id(fetches[0].tensor), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
     const int32_t *at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[1].tensor), 0);
+    const float *top = gckpt_fetch(e, gckpt_id(fetches[3].tensor), 0);
+    const int32_t *top_at = (const int32_t *)gckpt_fetch(e, gckpt_id(fetches[4].tensor), 0);
     for (int i = 0; i < 8 * inner; i++) {
-        const int row = i / inner;
-        CHECK(at[i] == first[row]);
-        CHECK(bits_of(y[i]) == bits_of(rows[row][first[row]]));
-        for (int k = 0; k < 3; k++)
-            CHECK(dx[(row * 3 + k) * inner + i % inner] == (k == first[row]));
+        const int row = i / inner, first = order[row][0];
+        CHECK(at[i] == first);
+        CHECK(bits_of(y[i]) == bits_of(rows[row][first]));
+        for (int k = 0; k < 3; k++) {
+            const int to = (row * 3 + k) * inner + i % inner;
+            CHECK(dx[to] == (k == first));
+            CHECK(top_at[to] == order[row][k] && bits_of(top[to]) == bits_of(rows[row][order[row][k]]));
+        }
     }
     util_free(e, p, g, s);
 }
@@ -186,7 +202,10 @@ static void build(net *n, int64_t rows)
     T *h = gckpt_tanh(gckpt_linear(n->x, gckpt_param(n->g, "w", gckpt_shape2(WIDE, WIDE), some), NULL));
     n->at = gckpt_argmax(h, 2);
     T *seen = gckpt_embed(gckpt_param(n->g, "table", gckpt_shape2(WIDE, WIDE), some), n->at);
-    T *most = gckpt_gather(h, gckpt_argmax(gckpt_scale(h, -1), 1));
+    T *most = gckpt_gather(h, gckpt_argmax(gckpt_scale(h, -1), 1)), *two;
+    T *largest = gckpt_top_k(gckpt_mean(h, 2), 1, 2, &two);
+    most = gckpt_concat((T *[]){ gckpt_slice(most, 1, 2, WIDE),
+                                 gckpt_mul(gckpt_gather(h, two), gckpt_reshape(largest, gckpt_shape3(rows, 2, 1))) }, 2, 1);
     h = gckpt_add(gckpt_concat((T *[]){ gckpt_pad(h, 1, 1, 0, GCKPT_PAD_VALUE, 0.25f), most }, 2, 1),
                   gckpt_reshape(gckpt_max(seen, 1), gckpt_shape3(rows, 1, WIDE)));
     h = gckpt_slice(h, 1, 2, 2 + STEPS);
@@ -332,6 +351,11 @@ static void test_refusals(void)
     REFUSED(GCKPT_E_ARG, "max: [2,3,4,5] has no axis -5", gckpt_max(x, -5));
     REFUSED(GCKPT_E_ARG, "argmax: [2,3,4,5] has no axis 4", gckpt_argmax(x, 4));
     REFUSED(GCKPT_E_ARG, "needs f32", gckpt_max(gckpt_argmax(x, 1), 1));
+    REFUSED(GCKPT_E_ARG, "top_k: [2,3,4,5] has no axis 4", gckpt_top_k(x, 4, 1, NULL));
+    REFUSED(GCKPT_E_SHAPE, "top_k: k = 5 must be 1 to 4, the elements of axis 2 of [2,3,4,5]", gckpt_top_k(x, -2, 5, NULL));
+    T *none = NULL;
+    REFUSED(GCKPT_E_SHAPE, "top_k: k = 0 must be 1 to 5", gckpt_top_k(x, 3, 0, (none = x, &none)));
+    CHECK(none == NULL);
     REFUSED(GCKPT_E_SHAPE, "argmax: the axis of [2,2147483649] is longer than 2^31 - 1",
             gckpt_argmax(gckpt_input(g, "long", GCKPT_F32, gckpt_shape2(2, INT64_C(1) + (INT64_C(1) << 31))), 1));
     REFUSED(GCKPT_E_SHAPE, "upsample: x [2,15,4] must be (B,H,W,C)",

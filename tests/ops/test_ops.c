@@ -243,15 +243,18 @@ static pair gather(pair x, pair index)
 {
     return both(gckpt_gather(x.t, index.t), ref_gather(x.r, index.r));
 }
-static pair gru(pair x, pair wx, pair bx, pair wh, pair bh, pair h0)
+/* a[0]: nonzero if the reset gate comes before the product */
+static pair gru(pair x, pair wx, pair bx, pair wh, pair bh, pair h0, pair lengths, const int *a)
 {
-    return both(gckpt_gru(x.t, wx.t, bx.t, wh.t, bh.t, h0.t),
-                ref_gru(ref_linear(x.r, wx.r, bx.r, 0), wh.r, bh.r, h0.r));
+    const gckpt_recurrent_desc desc = { h0.t, NULL, lengths.t, a[0] };
+    return both(gckpt_gru(x.t, wx.t, bx.t, wh.t, bh.t, &desc),
+                ref_gru(ref_linear(x.r, wx.r, bx.r, 0), wh.r, bh.r, h0.r, lengths.r, a[0]));
 }
-static pair lstm(pair x, pair wx, pair wh, pair bias, pair h0, pair c0)
+static pair lstm(pair x, pair wx, pair wh, pair bias, pair h0, pair c0, pair lengths)
 {
-    return both(gckpt_lstm(x.t, wx.t, wh.t, bias.t, h0.t, c0.t),
-                ref_lstm(ref_linear(x.r, wx.r, bias.r, 0), wh.r, h0.r, c0.r));
+    const gckpt_recurrent_desc desc = { h0.t, c0.t, lengths.t, 0 };
+    return both(gckpt_lstm(x.t, wx.t, wh.t, bias.t, &desc),
+                ref_lstm(ref_linear(x.r, wx.r, bias.r, 0), wh.r, h0.r, c0.r, lengths.r));
 }
 static pair matmul(pair a, pair b, int transposed)
 {
@@ -379,6 +382,16 @@ static pair pad(pair x, int axis, int before, int after, int mode, double value)
                 ref_pad(x.r, axis, before, after, mode, value));
 }
 static pair greatest(pair x, int axis) { return both(gckpt_max(x.t, axis), ref_max(x.r, axis, 0)); }
+static pair top_k(pair x, int axis, int k)
+{
+    return both(gckpt_top_k(x.t, axis, k, NULL), ref_top_k(x.r, axis, k, 0));
+}
+static pair top_k_indices(pair x, int axis, int k)
+{
+    gckpt_tensor *indices;
+    gckpt_top_k(x.t, axis, k, &indices);
+    return both(indices, ref_top_k(x.r, axis, k, 1));
+}
 static pair argmax(pair x, int axis) { return both(gckpt_argmax(x.t, axis), ref_max(x.r, axis, 1)); }
 static pair upsample(pair x, int height, int width, int how)
 {
@@ -817,7 +830,8 @@ static void build_gather(net *n, const int *a)
     finish(n, probe(n, gather(x, indices(n, "index", a[2], a[0], 0))), 1);
 }
 /* a[0..2]: T, input columns, units; a[3]: 0 for no bias, 1 for all biases, 2 for the bias of x only; a[4]: 0 for no
- * initial state, 1 with one, 2 if h0 and c0 are the same tensor; a[5]: nonzero for lstm, 0 for gru */
+ * initial state, 1 with one, 2 if h0 and c0 are the same tensor; a[5]: nonzero for lstm, 0 for gru; a[6]: nonzero for
+ * lengths; a[7]: nonzero if the reset gate comes before the product */
 static void build_layer(net *n, const int *a)
 {
     int gates = a[5] ? 4 * a[2] : 3 * a[2];
@@ -827,17 +841,18 @@ static void build_layer(net *n, const int *a)
     pair bh = a[3] == 1 && !a[5] ? param(n, "bh", 0.5, gates, 0, 0) : none;
     pair h0 = a[4] ? batched(n, "h0", a[2], 0, 0) : none;
     pair c0 = a[4] == 1 && a[5] ? batched(n, "c0", a[2], 0, 0) : h0;
-    pair y = a[5] ? lstm(x, wx, wh, bx, h0, c0) : gru(x, wx, bx, wh, bh, h0);
+    pair lengths = a[6] ? indices(n, "lengths", 0, a[0] + 1, 0) : none;
+    pair y = a[5] ? lstm(x, wx, wh, bx, h0, c0, lengths) : gru(x, wx, bx, wh, bh, h0, lengths, a + 7);
     finish(n, probe(n, y), 1);
 }
-/* a[0]: nonzero for lstm, 0 for gru. The sequence, its initial state and the weights are parameters, and wx and wh
+/* a[0]: nonzero for lstm, 0 for gru; a[1]: as a[7] above. The sequence, its initial state and the weights are parameters, and wx and wh
  * are the same parameter. */
 static void build_layer_free(net *n, const int *a)
 {
     int gates = a[0] ? 16 : 12;
     pair x = param(n, "x", 1, 2, 3, 4), w = param(n, "w", 0.5, 4, gates, 0);
     pair b = param(n, "b", 1, gates, 0, 0), h0 = param(n, "h0", 1, 2, 4, 0);
-    finish(n, a[0] ? lstm(x, w, w, b, h0, h0) : gru(x, w, b, w, b, h0), 0);
+    finish(n, a[0] ? lstm(x, w, w, b, h0, h0, none) : gru(x, w, b, w, b, h0, none, a + 1), 0);
 }
 static void build_norm(net *n, const int *a)
 {
@@ -1025,6 +1040,13 @@ static void build_max(net *n, const int *a)
     pair y = probe(n, greatest(x, a[0]));
     finish(n, a[4] ? add(y, greatest(mul(x, x), a[0])) : y, 1);
 }
+/* a[0..3]: as of build_max; a[4]: k; a[5]: nonzero if the k largest of x squared are added */
+static void build_top_k(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[1], a[2], a[3]);
+    pair y = probe(n, top_k(x, a[0], a[4]));
+    finish(n, a[5] ? add(y, top_k(mul(x, x), a[0], a[4])) : y, 1);
+}
 static void build_max_free(net *n, const int *a)
 {
     finish(n, greatest(param(n, "w", 1, 3, 4, 0), a[0]), 0);
@@ -1034,13 +1056,15 @@ static void build_max_batch(net *n, const int *a)
     pair x = batched(n, "x", 4, 0, 0);
     finish(n, binary('-', x, greatest(x, a[0])), 1);
 }
-/* a[0] says how indices from argmax are used: 0 to select rows of a table, 1 to select rows of x, 2 as targets of
+/* a[0] says how indices from argmax, or, if a[0] is 6, from top_k, are used: 0 to select rows of a table, 1 to select rows of x, 2 as targets of
  * cross_entropy, 3 as targets of linear_cross_entropy, 4 and 5 to select rows of a table. With 4, argmax is along axis
- * 0 of a parameter; with 5, along the batch axis of x (rows,5). */
+ * 0 of a parameter; with 5, along the batch axis of x (rows,5); with 6, rows of x are selected. */
 static void build_argmax(net *n, const int *a)
 {
-    pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] < 5 ? 5 : 0, 0);
-    if (a[0] == 0)
+    pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] != 5 ? 5 : 0, 0);
+    if (a[0] == 6)
+        finish(n, gather(mul(x, x), top_k_indices(reduce(x, 2, 1), 1, 3)), 1);
+    else if (a[0] == 0)
         finish(n, mul(embed(param(n, "w", 1, 6, 5, 0), argmax(x, 2)), x), 1);
     else if (a[0] == 1)
         finish(n, gather(mul(x, x), argmax(permute(x, 3, 0, 2, 1, 0), -1)), 1);
@@ -1398,7 +1422,14 @@ static const test_case cases[] = {
     { "lstm, first state", build_layer, { 3, 2, 9, 1, 1, 1 }, 3, 0, 0, 0 },
     { "lstm, no bias, one first state", build_layer, { 3, 3, 4, 0, 2, 1 }, 3, 0, 0, 0 },
     { "lstm of one step", build_layer, { 1, 3, 1, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "gru, lengths", build_layer, { 4, 3, 5, 1, 1, 0, 1, 0 }, 4, 0, 0, 0 },
+    { "gru, reset before", build_layer, { 4, 3, 5, 1, 1, 0, 0, 1 }, 3, 0, 0, 0 },
+    { "gru, reset before, no biases", build_layer, { 3, 2, 9, 0, 0, 0, 0, 1 }, 3, 0, 0, 0 },
+    { "gru, reset before, lengths", build_layer, { 5, 3, 4, 2, 1, 0, 1, 1 }, 4, 0, 0, 0 },
+    { "lstm, lengths", build_layer, { 4, 3, 5, 1, 0, 1, 1, 0 }, 4, 0, 0, 0 },
+    { "lstm, first state, lengths", build_layer, { 3, 2, 4, 0, 1, 1, 1, 0 }, 4, 0, 0, 0 },
     { "gru of parameters", build_layer_free, { 0 }, 3, 0, 0, 0 },
+    { "gru of parameters, reset before", build_layer_free, { 0, 1 }, 3, 0, 0, 0 },
     { "lstm of parameters", build_layer_free, { 1 }, 3, 0, 0, 0 },
     { "linear", build_linear, { 3, 5, 7, 1, 0 }, 3, 0, 0, 0 },
     { "linear, no bias", build_linear, { 3, 5, 7, 0, 0 }, 3, 0, 0, 0 },
@@ -1581,6 +1612,9 @@ static const test_case cases[] = {
     { "max axis 2 of 4", build_max, { 2, 3, 4, 17, 0 }, 3, 0, 0, 0 },
     { "max last axis, twice", build_max, { -1, 3, 40, 0, 1 }, 3, 0, 0, 0 },
     { "max of 1", build_max, { 1, 1, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "top_k of 3 axis 1", build_top_k, { 1, 5, 3, 0, 3, 0 }, 3, 0, 0, 0 },
+    { "top_k of 4 axis 2 of 4", build_top_k, { 2, 3, 4, 5, 4, 0 }, 3, 0, 0, 0 },
+    { "top_k of 5 last axis, twice", build_top_k, { -1, 3, 40, 0, 5, 1 }, 3, 0, 0, 0 },
     { "max axis 0 of a parameter", build_max_free, { 0 }, 3, 0, 0, 0 },
     { "max axis 1 of a parameter", build_max_free, { 1 }, 3, 0, 0, 0 },
     { "max over the batch", build_max_batch, { 0 }, 4, MIXES, 0, 0 },
@@ -1589,6 +1623,7 @@ static const test_case cases[] = {
     { "argmax as targets", build_argmax, { 2 }, 3, 0, 0, 0 },
     { "argmax as targets, in chunks", build_argmax, { 3 }, 3, 0, 0, 0 },
     { "argmax of a parameter", build_argmax, { 4 }, 3, 0, 0, 0 },
+    { "top_k, gathered", build_argmax, { 6 }, 3, 0, 0, 0 },
     { "argmax over the batch", build_argmax, { 5 }, 5, MIXES, 0, 0 },
     { "upsample, nearest", build_upsample, { 3, 2, 3, 5, 4, 0, 0 }, 3, 0, 0, 0 },
     { "upsample, nearest, smaller", build_upsample, { 5, 7, 2, 3, 3, 0, 1 }, 3, 0, 0, 0 },

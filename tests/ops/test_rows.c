@@ -72,8 +72,11 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_reshape(gckpt_upsample(gckpt_reshape(x, gckpt_shape4(2, 4, 1, 8)), 4, 1, GCKPT_BILINEAR),
                       gckpt_shape3(2, 4, 8));
     x = gckpt_add(x, gckpt_embed(weight(g, 9, 8), gckpt_argmax(x, 2)));
+    T *order, *sorted = gckpt_top_k(x, 2, 8, &order);
+    x = gckpt_add(sorted, gckpt_reshape(gckpt_embed(weight(g, 9, 1), order), gckpt_shape3(2, 4, 8)));
+    x = gckpt_gru(x, weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, &(gckpt_recurrent_desc){ .reset_before = 1 });
     x = gckpt_gru(gckpt_gather(x, ids), weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, NULL);
-    x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL, NULL);
+    x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL);
     for (int i = 0; more && i < 1; i++)
         x = gckpt_apply(more, &x, 1, NULL, 0);
     gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids, NULL, 0), 1, 0 },

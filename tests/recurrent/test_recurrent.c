@@ -26,8 +26,9 @@ static void near(const float *a, const float *b, int64_t n, const char *name, co
               what, sqrt(difference), sqrt(norm));
 }
 
-/* Builds recurrent layer k with constant weights; leaf[] receives x, weights and states in the order of recurrent.h. */
-static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf)
+/* Builds recurrent layer k with constant weights; leaf[] receives x, weights and states in the order of recurrent.h,
+ * *lengths the lengths or NULL. */
+static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf, gckpt_tensor **lengths)
 {
     const int lstm = recurrent_cases[k].lstm, both = recurrent_cases[k].biases && !lstm;
     const int64_t gates = (lstm ? 4 : 3) * H;
@@ -45,8 +46,10 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
     for (int i = 0; recurrent_cases[k].started && i <= lstm; i++)
         start[i] = leaf[n++] = gckpt_input(g, i ? "c0" : "h0", GCKPT_F32, gckpt_shape2(rows, H));
     leaf[n] = NULL;
-    return lstm ? gckpt_lstm(leaf[0], leaf[1], leaf[2], bias[0], start[0], start[1])
-                : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], start[0]);
+    *lengths = recurrent_cases[k].lengths ? gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(rows)) : NULL;
+    const gckpt_recurrent_desc desc = { start[0], start[1], *lengths, recurrent_cases[k].reset_before };
+    return lstm ? gckpt_lstm(leaf[0], leaf[1], leaf[2], bias[0], &desc)
+                : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], &desc);
 }
 
 /* Tests the output of layer k and all gradients of the loss sum(out * r), where r is fed, with `rows` rows per
@@ -57,11 +60,11 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
     const int64_t wide = recurrent_cases[k].lstm ? 2 * H : H, steps = recurrent_cases[k].steps;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *leaf[LEAVES + 1], *out = layer(g, k, rows, leaf);
+    gckpt_tensor *leaf[LEAVES + 1], *lengths, *out = layer(g, k, rows, leaf, &lengths);
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, steps, wide));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
     gckpt_fetch_spec fetch[LEAVES + 1] = { { out, 0 } };
-    gckpt_feed feed[4] = { { gckpt_id(r), recurrent_cases[k].r } };
+    gckpt_feed feed[5] = { { gckpt_id(r), recurrent_cases[k].r } };
     gckpt_node node;
     static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * I];
     int n = 0, feeds = 1;
@@ -70,6 +73,8 @@ static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mo
         if (gckpt_graph_node(g, gckpt_id(leaf[n]), &node) == GCKPT_OK && !node.batch_invariant)
             feed[feeds++] = (gckpt_feed){ gckpt_id(leaf[n]), recurrent_cases[k].leaf[n].values };
     }
+    if (lengths)
+        feed[feeds++] = (gckpt_feed){ gckpt_id(lengths), recurrent_cases[k].lengths };
     gckpt_plan_desc desc = {
         .mode = mode, .bf16.precision = precision, .batch = B, .fetch.specs = fetch, .fetch.count = 1 + n
     };
@@ -149,8 +154,8 @@ static void test_pieces(int lstm)
     gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(gates), init);
     for (int i = 0; i < 3; i++) {
         gckpt_tensor *in = i < 2 ? gckpt_slice(x, 1, 3 * i, 3 * i + 3) : x;
-        y[i] = lstm ? gckpt_lstm(in, wx, wh, b, i == 1 ? h : NULL, i == 1 ? c : NULL)
-                    : gckpt_gru(in, wx, b, wh, b, i == 1 ? h : NULL);
+        const gckpt_recurrent_desc second = { .h0 = h, .c0 = c }, *desc = i == 1 ? &second : NULL;
+        y[i] = lstm ? gckpt_lstm(in, wx, wh, b, desc) : gckpt_gru(in, wx, b, wh, b, desc);
         gckpt_tensor *last = gckpt_reshape(gckpt_slice(y[i], 1, 2, 3), gckpt_shape2(3, wide));
         h = gckpt_slice(last, 1, 0, UNITS);
         c = lstm ? gckpt_slice(last, 1, UNITS, wide) : NULL;
@@ -183,7 +188,7 @@ static void test_not_finite(int lstm)
     gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init);
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(UNITS, gates), init);
     gckpt_tensor *y =
-        lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
+        lstm ? gckpt_lstm(x, wx, wh, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     const gckpt_fetch_spec fetch = { y, 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
@@ -241,7 +246,7 @@ static void test_weights_of_the_batch(int lstm, int plain)
             wh = gckpt_constant(g, "wh", GCKPT_F32, gckpt_shape2(U, gates), data[1]);
             b = gckpt_constant(g, "b", GCKPT_F32, gckpt_shape1(gates), data[2]);
         }
-        gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL, NULL)
+        gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL)
                                : gckpt_gru(x, wx, NULL, wh, b, NULL);
         gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
         const gckpt_fetch_spec fetch[2] = { { wh, 1 }, { b, 1 } };
@@ -311,6 +316,7 @@ static void test_refusals(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
 #define X(...)     gckpt_input(g, "x", GCKPT_F32, __VA_ARGS__)
 #define STATE(n)   gckpt_input(g, "state", GCKPT_F32, gckpt_shape2(4, n))
+#define DESC(...)  &(gckpt_recurrent_desc){ __VA_ARGS__ }
 #define P(name, s) gckpt_param(g, name, s, zero)
 #define WX(gates)  P("wx" #gates, gckpt_shape2(3, gates))
 #define WH(gates)  P("wh" #gates, gckpt_shape2(5, gates))
@@ -330,20 +336,85 @@ static void test_refusals(void)
     refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,2,15] and wh [5,18]");
     t = gckpt_gru(X(sequence), WX(16), NULL, WH(16), NULL, NULL);
     refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,2,16] and wh [5,16]");
-    t = gckpt_lstm(X(sequence), WX(15), WH(15), NULL, NULL, NULL);
+    t = gckpt_lstm(X(sequence), WX(15), WH(15), NULL, NULL);
     refused(&g, s, t, GCKPT_E_SHAPE, "lstm: x wx [4,2,15] and wh [5,15] must be (B,T,4H)");
     t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), P("b", gckpt_shape1(5)), NULL);
     refused(&g, s, t, GCKPT_E_SHAPE, "need a bias [15], not [5]");
-    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, STATE(3));
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.h0 = STATE(3)));
     refused(&g, s, t, GCKPT_E_SHAPE, "need a first state [4,5], not [4,3]");
-    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, NULL, STATE(5));
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.c0 = STATE(5)));
     refused(&g, s, t, GCKPT_E_ARG, "lstm: c0");
-    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, STATE(5), NULL);
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.h0 = STATE(5)));
     refused(&g, s, t, GCKPT_E_ARG, "without c0: give both, or none");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.c0 = STATE(5)));
+    refused(&g, s, t, GCKPT_E_ARG, "gru: c0 must be NULL: only an lstm has cells");
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, DESC(.reset_before = 1));
+    refused(&g, s, t, GCKPT_E_ARG, "lstm: reset_before must be 0: only a gru has that gate");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = STATE(5)));
+    refused(&g, s, t, GCKPT_E_ARG, "gru: input \"state\" must be i32, as lengths are: declare and feed it so");
+    index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.h0 = index));
+    refused(&g, s, t, GCKPT_E_ARG, "gru: input \"i\" must be f32: declare and feed it so");
+    index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = index));
+    refused(&g, s, t, GCKPT_E_SHAPE, "need lengths [4], not [4,5]");
     t = gckpt_gru(NULL, WX(15), NULL, WH(15), NULL, NULL);
     refused(&g, s, t, GCKPT_E_ARG, "input 0 is NULL");
     gckpt_graph_free(g);
     gckpt_store_free(s);
+}
+
+/* Tests that lengths beyond the steps or below 0 are refused before anything runs, that gckpt_gather takes the last states
+ * (make_recurrent.py compares the same steps with PyTorch's), and that a row without steps has outputs and gradients
+ * of 0. */
+static void test_lengths(int lstm)
+{
+    enum { T = 4 };
+    const gckpt_init init = { 0.4f, 0, 0 };
+    const int64_t gates = (lstm ? 4 : 3) * H, wide = (lstm ? 2 : 1) * H;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(3, T, I));
+    gckpt_tensor *h0 = gckpt_input(g, "h0", GCKPT_F32, gckpt_shape2(3, H));
+    gckpt_tensor *lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(3));
+    gckpt_tensor *last = gckpt_input(g, "last", GCKPT_I32, gckpt_shape2(3, 1));
+    gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init);
+    gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, gates), init);
+    const gckpt_recurrent_desc desc = { h0, lstm ? h0 : NULL, lengths, 0 };
+    gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, NULL, &desc) : gckpt_gru(x, wx, NULL, wh, NULL, &desc);
+    const gckpt_fetch_spec fetch[4] = { { y, 0 }, { gckpt_gather(y, last), 0 }, { x, 1 }, { h0, 1 } };
+    gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch.specs = fetch, .fetch.count = 4 });
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float data[3 * T * I], start[3 * H];
+    int32_t length[3] = { 3, 0, T }, at[3] = { 2, 0, T - 1 };
+    for (int i = 0; i < 3 * T * I; i++)
+        data[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < 3 * H; i++)
+        start[i] = (float)(i % 5) / 4;
+    gckpt_feed feed[4] = {
+        { gckpt_id(x), data }, { gckpt_id(h0), start }, { gckpt_id(lengths), length }, { gckpt_id(last), at }
+    };
+    CHECK_MSG(gckpt_gradients(e, feed, 4, 3, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g), gckpt_error_text(e));
+    const float *all = gckpt_fetch(e, gckpt_id(y), 0), *h = gckpt_fetch(e, gckpt_id(fetch[1].tensor), 0);
+    const float *dx = gckpt_fetch(e, gckpt_id(x), 1), *dh = gckpt_fetch(e, gckpt_id(h0), 1);
+    for (int64_t b = 0; b < 3 && all && h && dx && dh; b++) {
+        CHECK(!memcmp(h + b * wide, all + (b * T + at[b]) * wide, (size_t)wide * sizeof(float)));
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t k = 0; k < wide; k++)
+                CHECK((bits_of(all[(b * T + t) * wide + k]) == 0) == (t >= length[b]));
+        for (int64_t t = length[b]; t < T; t++)
+            for (int64_t k = 0; k < I; k++)
+                CHECK(bits_of(dx[(b * T + t) * I + k]) == 0);
+        for (int64_t k = 0; k < H; k++)
+            CHECK((bits_of(dh[b * H + k]) == 0) == (length[b] == 0));
+    }
+    for (int i = 0; i < 2; i++) {
+        length[1] = i ? -1 : T + 1;
+        CHECK(gckpt_gradients(e, feed, 4, 3, NULL) == GCKPT_E_DATA);
+        CHECK_MSG(strstr(gckpt_error_text(e), "takes 0 to 4"), "%s", gckpt_error_text(e));
+    }
+    util_free(e, p, g, s);
 }
 
 /* Returns the workspace bytes of the layer's forward, which must not grow with the number of time steps. */
@@ -356,7 +427,7 @@ static size_t workspace_of(int lstm, int64_t steps)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(B, steps, I));
     gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, wide), init);
     gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(H, wide), init);
-    gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
+    gckpt_tensor *out = lstm ? gckpt_lstm(x, wx, wh, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
     gckpt_fetch_spec fetch = { out, 0 };
     gckpt_plan *p =
         gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = &fetch,
@@ -395,6 +466,7 @@ int main(void)
     for (int lstm = 0; lstm < 2; lstm++) {
         test_pieces(lstm);
         test_not_finite(lstm);
+        test_lengths(lstm);
         for (int plain = 0; plain < 2; plain++)
             test_weights_of_the_batch(lstm, plain);
         CHECK(workspace_of(lstm, 2) > 0 && workspace_of(lstm, 2) == workspace_of(lstm, 50));

@@ -54,7 +54,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
     OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax)
+    OP(argmax) OP(top_k) OP(top_k_indices)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
@@ -63,7 +63,8 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
+    OP_WORDS(gru, cells, cells_by<3, false>) OP_WORDS(lstm, cells, cells_by<4, false>)
+    OP_WORDS(gru_reset_before, reset_before, cells_by<3, true>)
 #endif
 };
 #undef ROW

@@ -71,67 +71,87 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
              { { GRAD_identity }, { x->data }, NONE, NONE, { out_of(call), NULL, 0, divisor } });
 }
 
-/* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
-/* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
-__device__ bool is_better(float v, int32_t k, float best, int32_t at)
-{
-    if (at < 0 || v != v || best != best)
-        return at < 0 || (v != v && (best == best || k < at));
-    return v > best || (v == best && k < at);
-}
-
-/* A thread computes a result; on the last axis, the LANES = 32 lanes of a warp compute one. */
+/* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
+/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do. Each
+ * result is the first element of those after the one before it. */
 template <int LANES>
 __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
-                       int32_t *index)
+                       int32_t *index, int k)
 {
     const int64_t i = e / LANES;
     const float *from = x + i / v.inner * v.size * v.inner + i % v.inner;
-    float best = 0.0f;
-    int32_t at = -1;
-    for (int32_t k = (int32_t)(e % LANES); k < v.size; k += LANES)
-        if (is_better(from[k * v.inner], k, best, at))
-            best = from[k * v.inner], at = k;
-    for (int h = LANES / 2; h; h /= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, best, h);
-        const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
-        if (k >= 0 && is_better(other, k, best, at))
-            best = other, at = k;
+    int64_t to = i / v.inner * k * v.inner + i % v.inner;
+    float limit = 0.0f;
+    int32_t last = -1;
+    for (int result = 0; result < k; result++, to += v.inner) {
+        float best = 0.0f;
+        int32_t at = -1;
+        for (int32_t n = (int32_t)(e % LANES); n < v.size; n += LANES) {
+            const float value = from[n * v.inner];
+            if ((last < 0 || gckpti_precedes(limit, last, value, n)) &&
+                (at < 0 || gckpti_precedes(value, n, best, at)))
+                best = value, at = n;
+        }
+        for (int h = LANES / 2; h; h /= 2) {
+            const float other = __shfl_xor_sync(0xffffffffu, best, h);
+            const int32_t n = __shfl_xor_sync(0xffffffffu, at, h);
+            if (n >= 0 && (at < 0 || gckpti_precedes(other, n, best, at)))
+                best = other, at = n;
+        }
+        limit = best, last = at;
+        if (e % LANES == 0 && out)
+            out[to] = best;
+        if (e % LANES == 0 && index)
+            index[to] = at;
     }
-    if (e % LANES == 0 && out)
-        out[i] = best;
-    if (e % LANES == 0 && index)
-        index[i] = at;
 }
 
-void max_with_index(const gckpt_call *call, float *out, void *index)
+void max_with_index(const gckpt_call *call, float *out, void *index, int k)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (v.inner == 1)
-        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index);
+        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index, k);
     else
-        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index);
+        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
 }
 
-__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const float *g,
-                                const int32_t *index, int accumulate)
+/* The gradients and indices of each line's k results. */
+struct Maxima {
+    const float *g;
+    const int32_t *index;
+    int k, accumulate;
+};
+
+__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const Maxima &m)
 {
-    const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
-    if (index[to] == line % v.size)
-        gckpti_put(&d[i], g[to], accumulate);
-    else if (!accumulate)
+    const int64_t line = i / v.inner, at = line / v.size, place = i % v.inner;
+    for (int j = 0; j < m.k; j++) {
+        const int64_t from = (at * m.k + j) * v.inner + place;
+        if (m.index[from] == line % v.size) {
+            gckpti_put(&d[i], m.g[from], m.accumulate);
+            return;
+        }
+    }
+    if (!m.accumulate)
         d[i] = 0.0f;
 }
 
-void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out); }
-void max_by(const gckpt_call *call, bool backward)
+void maxima_by(const gckpt_call *call, bool backward, int k)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const gckpt_arg *x = &call->in[0];
+    const Maxima m = { call->grad_out, (const int32_t *)call->saved, k, x->accumulate };
     if (!backward)
-        max_with_index(call, call->out, call->saved);
-    else if (call->in[0].grad)
-        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, call->in[0].grad,
-                                  call->grad_out, (const int32_t *)call->saved,
-                                  call->in[0].accumulate);
+        max_with_index(call, call->out, call->saved, k);
+    else if (x->grad)
+        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, x->grad, m);
+}
+int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
+void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }
+void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out, 1); }
+void top_k_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, number_of(call)); }
+void top_k_indices_by(const gckpt_call *call, bool)
+{
+    max_with_index(call, NULL, call->out, number_of(call));
 }
 #endif
