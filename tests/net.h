@@ -572,7 +572,7 @@ static T *attention(T *x, T *y, T *z, int heads)
     const gckpt_shape s = gckpt_shape_of(x);
     const int shared = heads == 2 && chance(50), same = y == z, own = z == x;
     const int cached = net.cached && s.d[0] == net.rows && s.d[1] == net.t;
-    gckpt_attention_desc desc = { heads, shared, 0, NULL, 0, 0, 0, NULL };
+    gckpt_attention_desc desc = { .heads = heads, .key_heads = shared };
     if (shared) {
         y = note(B(slice)(y, 2, 0, s.d[2] / 2), y);
         z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);

@@ -88,4 +88,103 @@ GCKPTI_CELL_LOOP(lstm_gates, lstm_gates_at)
 GCKPTI_CELL_LOOP(gru_gate_grads, gru_gate_grads_at)
 GCKPTI_CELL_LOOP(lstm_gate_grads, lstm_gate_grads_at)
 #undef GCKPTI_CELL_LOOP
+
+/* ---- delta_rule: one head at one step, by the formulas of recurrent/delta.c ---- */
+/* Computes columns j..j+W*vectors-1; several vectors at once hide the latency of the chains. */
+GCKPTI_INLINED void V(delta_columns)(const gckpti_delta_step *s, int64_t j, const int vectors)
+{
+    const int64_t n = s->values;
+    const FLOATS decay = V(set1)(s->decay), beta = V(set1)(s->beta), scale = V(set1)(s->scale);
+    FLOATS a[4], b[4];
+    GCKPTI_UNROLL
+    for (int v = 0; v < vectors; v++)
+        a[v] = b[v] = V(zero)();
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS k = V(set1)(s->k[i]);
+        GCKPTI_UNROLL
+        for (int v = 0; v < vectors; v++) {
+            const int64_t at = j + v * W;
+            a[v] = V(fma)(k, decay * V(load_n)(s->from + i * n + at, n - at), a[v]);
+        }
+    }
+    GCKPTI_UNROLL
+    for (int v = 0; v < vectors; v++) {
+        const int64_t at = j + v * W;
+        a[v] = V(load_n)(s->v + at, n - at) - a[v];
+        if (s->r)
+            V(store_n)(s->r + at, a[v], n - at);
+        a[v] = beta * a[v];
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS k = V(set1)(s->k[i]), q = V(set1)(s->out ? s->q[i] : 0.0f);
+        GCKPTI_UNROLL
+        for (int v = 0; v < vectors; v++) {
+            const int64_t at = j + v * W;
+            const FLOATS x = V(fma)(k, a[v], decay * V(load_n)(s->from + i * n + at, n - at));
+            V(store_n)(s->to + i * n + at, x, n - at);
+            b[v] = V(fma)(q, x, b[v]);
+        }
+    }
+    for (int v = 0; v < vectors && s->out; v++)
+        V(store_n)(s->out + j + v * W, scale * b[v], n - j - v * W);
+}
+
+GCKPTI_KERNEL void V(delta_update)(const gckpti_delta_step *s)
+{
+    int64_t j = 0;
+    for (; j + 4 * W <= s->values; j += 4 * W)
+        V(delta_columns)(s, j, 4);
+    for (; j < s->values; j += W)
+        V(delta_columns)(s, j, 1);
+}
+
+/* Sets d to u x + d and then, if sum is not NULL, sum to k d + sum. */
+GCKPTI_INLINED void V(delta_add)(float u, const float *x, float *d, float k, float *sum, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS y = V(fma)(V(set1)(u), V(load_n)(x + j, n - j), V(load_n)(d + j, n - j));
+        V(store_n)(d + j, y, n - j);
+        if (sum)
+            V(store_n)(sum + j, V(fma)(V(set1)(k), y, V(load_n)(sum + j, n - j)), n - j);
+    }
+}
+
+GCKPTI_INLINED void V(delta_scale)(float u, const float *x, float *y, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += W)
+        V(store_n)(y + j, V(set1)(u) * V(load_n)(x + j, n - j), n - j);
+}
+
+GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
+{
+    const int64_t n = s->values;
+    float *u = s->scratch, *w = u + n, *sum = w + n, *p = sum + n, total = 0.0f;
+    V(delta_scale)(s->scale, s->g, u, n);
+    V(delta_scale)(s->beta, s->r, w, n);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t i = 0; i < s->keys; i++) {
+        if (s->dq)
+            gckpti_put(s->dq + i, V(dot)(s->to + i * n, u, n), s->add[0]);
+        V(delta_add)(s->q[i], u, s->d + i * n, s->k[i], sum, n);
+        if (s->dk)
+            gckpti_put(s->dk + i, V(dot)(s->d + i * n, w, n), s->add[1]);
+    }
+    if (s->dbeta)
+        gckpti_put(s->dbeta, V(dot)(sum, s->r, n), s->add[4]);
+    for (int64_t j = 0; s->dv && j < n; j += W)
+        V(put_product_n)(s->dv + j, V(load_n)(sum + j, n - j), V(set1)(s->beta), s->add[2], n - j);
+    V(delta_scale)(-s->beta, sum, w, n);
+    for (int64_t i = 0; i < s->keys; i++) {
+        float *d = s->d + i * n;
+        V(delta_scale)(s->decay, s->from + i * n, p, n);
+        if (s->dk)
+            s->dk[i] += V(dot)(p, w, n);
+        V(delta_add)(s->k[i], w, d, 0.0f, NULL, n);
+        if (s->ddecay)
+            total += V(dot)(d, p, n);
+        V(delta_scale)(s->decay, d, d, n);
+    }
+    if (s->ddecay)
+        gckpti_put(s->ddecay, total, s->add[3]);
+}
 #endif

@@ -1,0 +1,225 @@
+#include "recurrent/recurrent.h"
+#include "ops/internal.h"
+#include "graph/graph.h"
+
+#ifndef GCKPT_NO_RECURRENT
+/* ---- delta_rule: q and k (B,T,key_heads K), v (B,T,heads D), decay and beta (B,T,heads) ->
+ * (B,T,heads D). Head h has a state S (K,D), at first +0, and reads the columns of q and k of head
+ * h / (heads / key_heads). For t ascending, e = exp(decay), P = e S:
+ *   m = chains of k P over K, r = v - m, w = beta r, S = fma(k, w, P), out = scale chains of q S
+ * Backward, t descending; G is the gradient of S, at first +0, and g that of out. dots are in lanes:
+ *   u = scale g, dq = dot(S, u), G = fma(q, u, G), x = chains of k G over K, w = beta r
+ *   dk = dot(G, w), dbeta = dot(x, r), dv = put(x, beta), y = -beta x
+ *   dk += dot(P, y), G = fma(k, y, G), ddecay = dot(G, P) of each row of the state added in order,
+ *   then G = e G
+ * Heads that share q and k add their dq and dk, head by head: all steps of one, then of the next.
+ * The backward computes states again: those before chunks of about sqrt(T) steps, then, chunk by
+ * chunk, those of each step; nothing is saved. With a cache, k, v, decay and beta have S steps, of
+ * which those up to the last query exist. Yang 2024 (Gated Delta Networks); Schlag 2021. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_delta o;
+    gckpti_delta_fn step, grads;
+    float (*exp)(float x);
+    int64_t queries, rows, steps, first; /* T; S; steps that exist; the first with a query */
+    int64_t keys, values, group;         /* columns of a head; heads per key head */
+    int64_t chunk, chunks;               /* steps of a chunk; chunks */
+} gckpti_delta_run;
+
+static gckpti_delta_run gckpti_delta_run_of(const gckpt_call *call)
+{
+    gckpti_delta_run s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.o = *(const gckpti_delta *)call->attributes;
+    s.queries = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
+    s.first = s.o.missing ? call->position : 0, s.steps = s.first + s.queries;
+    s.keys = call->in[1].shape.d[2] / s.o.key_heads, s.values = call->in[2].shape.d[2] / s.o.heads;
+    s.group = s.o.heads / s.o.key_heads;
+    if (!(s.o.scale > 0.0f))
+        s.o.scale = 1.0f / gckpti_sqrt((float)s.keys);
+    for (s.chunk = 1; s.chunk * s.chunk < s.queries;)
+        s.chunk++;
+    s.chunks = (s.queries - 1) / s.chunk + 1;
+    return s;
+}
+
+/* Returns floats of workspace of a thread: a state; backward, the states before all chunks and
+ * after the steps of one, the gradient of the state, r of a chunk's steps, and four rows. */
+static int64_t gckpti_delta_workspace(const gckpti_delta_run *s, int backward)
+{
+    const int64_t state = s->keys * s->values;
+    return backward ? (s->chunks + s->chunk + 1) * state + (s->chunk + 4) * s->values : state;
+}
+
+static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
+{
+    const gckpti_delta *o = (const gckpti_delta *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
+    const gckpt_shape *decay = &call->in[3].shape, *beta = &call->in[4].shape;
+    const int64_t threads = gckpti_is_plain(call) ? 1 : call->threads;
+    if (q->n != 3 || k->n != 3 || v->n != 3 || q->d[0] != k->d[0] || q->d[2] != k->d[2] ||
+        q->d[1] != k->d[1] - o->missing || v->d[0] != k->d[0] || v->d[1] != k->d[1])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention with decay: q %S and k %S must be (B,T,key_heads K), and v %S "
+                          "(B,T,heads D)",
+                          q, k, v);
+    if (o->heads < 1 || o->key_heads < 1 || o->heads % o->key_heads || v->d[2] % o->heads ||
+        k->d[2] % o->key_heads || k->d[2] / o->key_heads > GCKPTI_DELTA_COLUMNS ||
+        v->d[2] / o->heads > GCKPTI_DELTA_COLUMNS)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention with decay: %i heads must divide v %S, key_heads %i the heads "
+                          "and k %S, into heads of at most %i columns",
+                          o->heads, v, o->key_heads, k, GCKPTI_DELTA_COLUMNS);
+    const gckpt_shape factors = gckpt_shape3(k->d[0], k->d[1], o->heads);
+    if (!gckpti_same_shape(decay, &factors) || !gckpti_same_shape(beta, &factors))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: decay %S and beta %S must be (B,T,heads) = %S", decay, beta,
+                          &factors);
+    const gckpti_delta_run s = gckpti_delta_run_of(call);
+    call->shape = gckpt_shape3(q->d[0], q->d[1], v->d[2]);
+    call->workspace_forward = (size_t)(threads * gckpti_delta_workspace(&s, 0)) * sizeof(float);
+    call->workspace_backward = (size_t)(threads * gckpti_delta_workspace(&s, 1)) * sizeof(float);
+    return GCKPT_OK;
+}
+
+/* Returns step t of a head of a row, without states. */
+static gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_run *s, int64_t row, int64_t head,
+                                              int64_t t)
+{
+    const gckpt_arg *in = s->call->in;
+    const int64_t at = row * s->rows + t, shared = head / s->group;
+    const int64_t query = (row * s->queries + t - s->first) * s->o.key_heads + shared;
+    gckpti_delta_step x;
+    memset(&x, 0, sizeof x);
+    x.keys = s->keys, x.values = s->values, x.scale = s->o.scale;
+    x.q = t < s->first ? NULL : in[0].data + query * s->keys;
+    x.k = in[1].data + (at * s->o.key_heads + shared) * s->keys;
+    x.v = in[2].data + (at * s->o.heads + head) * s->values;
+    x.decay = s->exp(in[3].data[at * s->o.heads + head]);
+    x.beta = in[4].data[at * s->o.heads + head];
+    return x;
+}
+
+static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_delta_run *s = (const gckpti_delta_run *)context;
+    const int64_t row = i / s->o.heads, head = i % s->o.heads, n = s->keys * s->values;
+    float *state = (float *)s->call->workspace + worker * n;
+    gckpti_zero_unless(state, n, 0);
+    for (int64_t t = 0; t < s->steps; t++) {
+        gckpti_delta_step x = gckpti_delta_step_of(s, row, head, t);
+        x.from = x.to = state;
+        if (t >= s->first && s->call->out)
+            x.out =
+                s->call->out + ((row * s->queries + t - s->first) * s->o.heads + head) * s->values;
+        s->step(&x);
+    }
+}
+
+/* Sets the gradients of a step, whose forward is x, of a head. */
+static void gckpti_delta_set_grads(const gckpti_delta_run *s, int64_t row, int64_t head, int64_t t,
+                                   gckpti_delta_step *x)
+{
+    const gckpt_arg *in = s->call->in;
+    const int64_t at = (row * s->rows + t) * s->o.heads + head;
+    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
+    x->g = s->call->grad_out + at * s->values;
+    x->dq = in[0].grad ? in[0].grad + shared * s->keys : NULL;
+    x->dk = in[1].grad ? in[1].grad + shared * s->keys : NULL;
+    x->dv = in[2].grad ? in[2].grad + at * s->values : NULL;
+    x->ddecay = in[3].grad ? in[3].grad + at : NULL;
+    x->dbeta = in[4].grad ? in[4].grad + at : NULL;
+    for (int k = 0; k < 5; k++)
+        x->add[k] = in[k].accumulate || (k < 2 && head % s->group);
+}
+
+/* Computes the backward of a head, in the order of the comment above. */
+static void gckpti_delta_backward_head(const gckpti_delta_run *s, int64_t row, int64_t head,
+                                       float *starts)
+{
+    const int64_t n = s->keys * s->values;
+    float *states = starts + s->chunks * n, *d = states + s->chunk * n, *r = d + n;
+    gckpti_zero_unless(starts, n, 0);
+    gckpti_zero_unless(d, n, 0);
+    for (int64_t t = 0; t < (s->chunks - 1) * s->chunk; t++) {
+        gckpti_delta_step x = gckpti_delta_step_of(s, row, head, t);
+        x.to = starts + (t / s->chunk + 1) * n;
+        x.from = t % s->chunk ? x.to : x.to - n;
+        s->step(&x);
+    }
+    for (int64_t c = s->chunks; c-- > 0;) {
+        const int64_t first = c * s->chunk, count = gckpti_min(s->steps - first, s->chunk);
+        for (int64_t i = 0; i < 2 * count; i++) { /* its steps ascending, then descending */
+            const int64_t k = i < count ? i : 2 * count - 1 - i;
+            gckpti_delta_step x = gckpti_delta_step_of(s, row, head, first + k);
+            x.to = states + k * n, x.r = r + k * s->values;
+            x.from = k ? x.to - n : starts + c * n;
+            x.d = d, x.scratch = r + s->chunk * s->values;
+            if (i >= count)
+                gckpti_delta_set_grads(s, row, head, first + k, &x);
+            (i < count ? s->step : s->grads)(&x);
+        }
+    }
+}
+
+static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_delta_run *s = (const gckpti_delta_run *)context;
+    const int64_t row = i / s->o.key_heads, first = i % s->o.key_heads * s->group;
+    float *scratch = (float *)s->call->workspace + worker * gckpti_delta_workspace(s, 1);
+    for (int64_t head = first; head < first + s->group; head++)
+        gckpti_delta_backward_head(s, row, head, scratch);
+}
+
+static void gckpti_run_delta_rule(const gckpt_call *call, int backward)
+{
+    gckpti_delta_run s = gckpti_delta_run_of(call);
+    const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
+    const int64_t cost = s.steps * s.keys * s.values * (backward ? 28 * s.group : 8);
+    s.step = GCKPTI_KERNEL_OF(call, recurrent->delta_update, gckpti_delta_update);
+    s.grads = GCKPTI_KERNEL_OF(call, recurrent->delta_grads, gckpti_delta_grads);
+    s.exp = GCKPTI_KERNEL_OF(call, class_losses->exp, gckpti_exp_scalar);
+    /* plain kernels: the workspace is that of one thread */
+    gckpt_parallel(call->kernels ? call : NULL, items, cost,
+                   backward ? gckpti_delta_backward_item : gckpti_delta_forward_item, &s);
+}
+GCKPTI_OP_KERNELS(delta_rule, gckpti_run_delta_rule(call, backward))
+
+static uint64_t gckpti_delta_rule_flops(const gckpt_call *call)
+{
+    const gckpti_delta_run s = gckpti_delta_run_of(call);
+    return (uint64_t)(call->shape.d[0] * s.o.heads * s.rows) * (uint64_t)(8 * s.keys * s.values);
+}
+
+/* States are computed twice again, without the output. */
+static uint64_t gckpti_delta_rule_flops_backward(const gckpt_call *call)
+{
+    return gckpti_delta_rule_flops(call) / 2 * 7;
+}
+
+#define GCKPTI_READS GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_IN(4)
+GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
+                 gckpti_delta_rule_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                 GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
+#undef GCKPTI_READS
+
+#ifndef GCKPT_NO_ATTENTION
+GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
+{
+    gckpt_tensor *all[5] = { in[0], in[1], in[2], desc->decay, desc->beta };
+    gckpt_graph *g = in[0]->graph;
+    const gckpti_delta o = { desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
+                             desc->scale, 0 };
+    if (!desc->decay || !desc->beta)
+        return gckpti_fail(g, GCKPT_E_ARG, "attention: %s without %s: give both, or none",
+                           desc->decay ? "decay" : "beta", desc->decay ? "beta" : "decay");
+    if (!desc->causal || desc->lengths || desc->mask || desc->window || desc->cap > 0.0f ||
+        desc->cap < 0.0f || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: with decay and beta, causal must be 1, and lengths, mask, "
+                           "window and cap 0 or NULL; scale %g must be positive (0: 1 / sqrt(K))",
+                           (double)desc->scale);
+    return gckpt_apply(&gckpti_op_delta_rule, all, 5, &o, sizeof o);
+}
+#endif
+#endif
