@@ -109,7 +109,7 @@ static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
     for (int64_t t = 0; t < s->steps; t++) {
         gckpti_delta_step x = gckpti_delta_step_of(s, row, head, t);
         x.from = x.to = state;
-        if (t >= s->first && s->call->out)
+        if (t >= s->first)
             x.out =
                 s->call->out + ((row * s->queries + t - s->first) * s->o.heads + head) * s->values;
         s->step(&x);
