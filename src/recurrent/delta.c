@@ -17,20 +17,21 @@
  * chunk, those of each step; nothing is saved. With a cache, k, v, decay and beta have S steps, of
  * which those up to the last query exist. Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
-    const gckpt_call *call;
     gckpti_delta o;
-    gckpti_delta_fn step, grads;
-    float (*exp)(float x);
     int64_t queries, rows, steps, first; /* T; S; steps that exist; the first with a query */
     int64_t keys, values, group;         /* columns of a head; heads per key head */
     int64_t chunk, chunks;               /* steps of a chunk; chunks */
+    const float *in[5], *g;
+    float *grad[5], *out, *workspace;
+    int add[5]; /* nonzero if a gradient is added to */
+    gckpti_delta_fn step, grads;
 } gckpti_delta_run;
 
 static gckpti_delta_run gckpti_delta_run_of(const gckpt_call *call)
 {
     gckpti_delta_run s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.o = *(const gckpti_delta *)call->attributes;
+    s.o = *(const gckpti_delta *)call->attributes;
     s.queries = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
     s.first = s.o.missing ? call->position : 0, s.steps = s.first + s.queries;
     s.keys = call->in[1].shape.d[2] / s.o.key_heads, s.values = call->in[2].shape.d[2] / s.o.heads;
@@ -40,11 +41,16 @@ static gckpti_delta_run gckpti_delta_run_of(const gckpt_call *call)
     for (s.chunk = 1; s.chunk * s.chunk < s.queries;)
         s.chunk++;
     s.chunks = (s.queries - 1) / s.chunk + 1;
+    for (int i = 0; i < 5; i++) {
+        s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad;
+        s.add[i] = call->in[i].accumulate;
+    }
+    s.g = call->grad_out, s.out = call->out, s.workspace = (float *)call->workspace;
     return s;
 }
 
-/* Returns floats of workspace of a thread: a state; backward, the states before all chunks and
- * after the steps of one, the gradient of the state, r of a chunk's steps, and four rows. */
+/* Returns floats of workspace of an item: a state; backward, the states before all chunks and after
+ * the steps of one, the gradient of the state, r of a chunk's steps, and four rows. */
 static int64_t gckpti_delta_workspace(const gckpti_delta_run *s, int backward)
 {
     const int64_t state = s->keys * s->values;
@@ -82,55 +88,53 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Returns step t of a head of a row, without states. */
-static gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_run *s, int64_t row, int64_t head,
-                                              int64_t t)
+/* Returns step t of a head of a row, from one state to another. */
+GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_run *s, int64_t row,
+                                                     int64_t head, int64_t t, const float *from,
+                                                     float *to)
 {
-    const gckpt_arg *in = s->call->in;
-    const int64_t at = row * s->rows + t, shared = head / s->group;
-    const int64_t query = (row * s->queries + t - s->first) * s->o.key_heads + shared;
+    const int64_t at = (row * s->rows + t) * s->o.heads + head, shared = head / s->group;
+    const int64_t query = row * s->queries + t - s->first;
     gckpti_delta_step x;
     memset(&x, 0, sizeof x);
-    x.keys = s->keys, x.values = s->values, x.scale = s->o.scale;
-    x.q = t < s->first ? NULL : in[0].data + query * s->keys;
-    x.k = in[1].data + (at * s->o.key_heads + shared) * s->keys;
-    x.v = in[2].data + (at * s->o.heads + head) * s->values;
-    x.decay = s->exp(in[3].data[at * s->o.heads + head]);
-    x.beta = in[4].data[at * s->o.heads + head];
+    x.keys = s->keys, x.values = s->values, x.scale = s->o.scale, x.from = from, x.to = to;
+    x.k = s->in[1] + ((row * s->rows + t) * s->o.key_heads + shared) * s->keys;
+    x.v = s->in[2] + at * s->values;
+    x.decay = gckpti_exp(s->in[3][at]), x.beta = s->in[4][at];
+    if (t >= s->first) {
+        x.q = s->in[0] + (query * s->o.key_heads + shared) * s->keys;
+        x.out = s->out ? s->out + (query * s->o.heads + head) * s->values : NULL;
+    }
     return x;
+}
+
+/* Sets the gradients of a step, whose forward is x, of a head. */
+GCKPTI_INLINE void gckpti_delta_set_grads(const gckpti_delta_run *s, int64_t row, int64_t head,
+                                          int64_t t, gckpti_delta_step *x)
+{
+    const int64_t at = (row * s->rows + t) * s->o.heads + head;
+    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
+    x->g = s->g + at * s->values;
+    x->dq = s->grad[0] ? s->grad[0] + shared * s->keys : NULL;
+    x->dk = s->grad[1] ? s->grad[1] + shared * s->keys : NULL;
+    x->dv = s->grad[2] ? s->grad[2] + at * s->values : NULL;
+    x->ddecay = s->grad[3] ? s->grad[3] + at : NULL;
+    x->dbeta = s->grad[4] ? s->grad[4] + at : NULL;
+    for (int k = 0; k < 5; k++)
+        x->add[k] = s->add[k] || (k < 2 && head % s->group);
 }
 
 static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_delta_run *s = (const gckpti_delta_run *)context;
-    const int64_t row = i / s->o.heads, head = i % s->o.heads, n = s->keys * s->values;
-    float *state = (float *)s->call->workspace + worker * n;
+    const int64_t n = s->keys * s->values;
+    float *state = s->workspace + worker * n;
     gckpti_zero_unless(state, n, 0);
     for (int64_t t = 0; t < s->steps; t++) {
-        gckpti_delta_step x = gckpti_delta_step_of(s, row, head, t);
-        x.from = x.to = state;
-        if (t >= s->first)
-            x.out =
-                s->call->out + ((row * s->queries + t - s->first) * s->o.heads + head) * s->values;
+        const gckpti_delta_step x =
+            gckpti_delta_step_of(s, i / s->o.heads, i % s->o.heads, t, state, state);
         s->step(&x);
     }
-}
-
-/* Sets the gradients of a step, whose forward is x, of a head. */
-static void gckpti_delta_set_grads(const gckpti_delta_run *s, int64_t row, int64_t head, int64_t t,
-                                   gckpti_delta_step *x)
-{
-    const gckpt_arg *in = s->call->in;
-    const int64_t at = (row * s->rows + t) * s->o.heads + head;
-    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
-    x->g = s->call->grad_out + at * s->values;
-    x->dq = in[0].grad ? in[0].grad + shared * s->keys : NULL;
-    x->dk = in[1].grad ? in[1].grad + shared * s->keys : NULL;
-    x->dv = in[2].grad ? in[2].grad + at * s->values : NULL;
-    x->ddecay = in[3].grad ? in[3].grad + at : NULL;
-    x->dbeta = in[4].grad ? in[4].grad + at : NULL;
-    for (int k = 0; k < 5; k++)
-        x->add[k] = in[k].accumulate || (k < 2 && head % s->group);
 }
 
 /* Computes the backward of a head, in the order of the comment above. */
@@ -142,19 +146,19 @@ static void gckpti_delta_backward_head(const gckpti_delta_run *s, int64_t row, i
     gckpti_zero_unless(starts, n, 0);
     gckpti_zero_unless(d, n, 0);
     for (int64_t t = 0; t < (s->chunks - 1) * s->chunk; t++) {
-        gckpti_delta_step x = gckpti_delta_step_of(s, row, head, t);
-        x.to = starts + (t / s->chunk + 1) * n;
-        x.from = t % s->chunk ? x.to : x.to - n;
+        float *to = starts + (t / s->chunk + 1) * n;
+        const gckpti_delta_step x =
+            gckpti_delta_step_of(s, row, head, t, t % s->chunk ? to : to - n, to);
         s->step(&x);
     }
     for (int64_t c = s->chunks; c-- > 0;) {
         const int64_t first = c * s->chunk, count = gckpti_min(s->steps - first, s->chunk);
         for (int64_t i = 0; i < 2 * count; i++) { /* its steps ascending, then descending */
             const int64_t k = i < count ? i : 2 * count - 1 - i;
-            gckpti_delta_step x = gckpti_delta_step_of(s, row, head, first + k);
-            x.to = states + k * n, x.r = r + k * s->values;
-            x.from = k ? x.to - n : starts + c * n;
-            x.d = d, x.scratch = r + s->chunk * s->values;
+            float *to = states + k * n;
+            gckpti_delta_step x =
+                gckpti_delta_step_of(s, row, head, first + k, k ? to - n : starts + c * n, to);
+            x.r = r + k * s->values, x.d = d, x.scratch = r + s->chunk * s->values;
             if (i >= count)
                 gckpti_delta_set_grads(s, row, head, first + k, &x);
             (i < count ? s->step : s->grads)(&x);
@@ -166,7 +170,7 @@ static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_delta_run *s = (const gckpti_delta_run *)context;
     const int64_t row = i / s->o.key_heads, first = i % s->o.key_heads * s->group;
-    float *scratch = (float *)s->call->workspace + worker * gckpti_delta_workspace(s, 1);
+    float *scratch = s->workspace + worker * gckpti_delta_workspace(s, 1);
     for (int64_t head = first; head < first + s->group; head++)
         gckpti_delta_backward_head(s, row, head, scratch);
 }
@@ -178,7 +182,7 @@ static void gckpti_run_delta_rule(const gckpt_call *call, int backward)
     const int64_t cost = s.steps * s.keys * s.values * (backward ? 28 * s.group : 8);
     s.step = GCKPTI_KERNEL_OF(call, recurrent->delta_update, gckpti_delta_update);
     s.grads = GCKPTI_KERNEL_OF(call, recurrent->delta_grads, gckpti_delta_grads);
-    s.exp = GCKPTI_KERNEL_OF(call, class_losses->exp, gckpti_exp_scalar);
+    s.out = backward ? NULL : s.out;
     /* plain kernels: the workspace is that of one thread */
     gckpt_parallel(call->kernels ? call : NULL, items, cost,
                    backward ? gckpti_delta_backward_item : gckpti_delta_forward_item, &s);
@@ -208,8 +212,9 @@ GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_a
 {
     gckpt_tensor *all[5] = { in[0], in[1], in[2], desc->decay, desc->beta };
     gckpt_graph *g = in[0]->graph;
+    const gckpt_tensor *v = in[1]->variable;
     const gckpti_delta o = { desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
-                             desc->scale, 0 };
+                             desc->scale, v ? (int)(v->shape.d[1] - v->in[0]->shape.d[1]) : 0 };
     if (!desc->decay || !desc->beta)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: %s without %s: give both, or none",
                            desc->decay ? "decay" : "beta", desc->decay ? "beta" : "decay");

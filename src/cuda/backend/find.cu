@@ -64,6 +64,7 @@ const OpKernels EXACT_OPS[] = {
 #endif
 #ifndef GCKPT_NO_RECURRENT
     OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
+    OP_WORDS(delta_rule, delta, delta_rule_by)
 #endif
 };
 #undef ROW
