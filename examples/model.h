@@ -533,7 +533,7 @@ static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x,
 static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v, int causal)
 {
-    const gckpt_attention_desc desc = { (int)c->heads, (int)c->key_heads, causal, NULL, 0, 0, 0, NULL };
+    const gckpt_attention_desc desc = { (int)c->heads, (int)c->key_heads, causal, NULL, 0, 0, 0, NULL, NULL, NULL };
     return gckpt_attention(q, k, v, &desc);
 }
 
