@@ -9,7 +9,7 @@ static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_ten
     gckpti_fail(g, GCKPT_E_ARG,
                 "%s: %T is a gckpt_cache, with rows that are not written yet; only causal "
                 "attention and, of a cache without a window, gckpt_concat (axis 1, as the last "
-                "input) and gckpt_slice (axis 1, the last rows) can read it",
+                "input) and gckpt_slice (axis 1, up to the end) can read it",
                 what, x);
 }
 
@@ -79,20 +79,6 @@ static int gckpti_check_attention(gckpt_tensor *const *in, int n, const gckpti_a
     return g->object.sticky == GCKPT_OK;
 }
 
-/* Checks a gated delta rule of inputs with caches. Returns 0 after an error. */
-static int gckpti_check_delta(gckpt_tensor *const *in)
-{
-    int cached = !in[0]->variable && in[0]->shape.d[1] == in[0]->graph->variable->in[0]->shape.d[1];
-    for (int i = 1; i < 5; i++)
-        cached = cached && in[i]->variable && !gckpti_cache_of(in[i])->window;
-    if (!cached)
-        gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                    "attention with decay: k, v, decay and beta must all be of gckpt_cache, without "
-                    "a window, and q %S the rows that a call adds",
-                    &in[0]->shape);
-    return cached;
-}
-
 /* The check_op of a graph with caches: who may read them; lengths of tables of positions. */
 static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                const void *attributes)
@@ -112,10 +98,10 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     for (int i = 0; i < n; i++)
         if (in[i]->variable && !strcmp(listed, "attention"))
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
-        else if (in[i]->variable && !strcmp(listed, "delta_rule"))
-            return gckpti_check_delta(in);
-        else if (in[i]->variable && !(slice && slice->relative) && (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
-                                     gckpti_cache_of(in[i])->window))
+        else if (in[i]->variable && !(slice && slice->relative) &&
+                 (gckpti_cache_of(in[i])->window || !i || strcmp(listed, "delta_rule")) &&
+                 (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
+                  gckpti_cache_of(in[i])->window))
             gckpti_fail_cached(g, name, in[i]);
     return g->object.sticky == GCKPT_OK;
 }

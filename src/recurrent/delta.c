@@ -4,18 +4,16 @@
 
 #ifndef GCKPT_NO_RECURRENT
 /* ---- delta_rule: q and k (B,T,key_heads K), v (B,T,heads D), decay and beta (B,T,heads) ->
- * (B,T,heads D). Head h has a state S (K,D), at first +0, and reads the columns of q and k of head
- * h / (heads / key_heads). For t ascending, e = exp(decay), P = e S:
- *   m = chains of k P over K, r = v - m, w = beta r, S = fma(k, w, P), out = scale chains of q S
- * Backward, t descending; G is the gradient of S, at first +0, and g that of out. dots are in lanes:
- *   u = scale g, dq = dot(S, u), G = fma(q, u, G), x = chains of k G over K, w = beta r
- *   dk = dot(G, w), dbeta = dot(x, r), dv = put(x, beta), y = -beta x
- *   dk += dot(P, y), G = fma(k, y, G), ddecay = dot(G, P) of each row of the state added in order,
- *   then G = e G
- * Heads that share q and k add their dq and dk, head by head: all steps of one, then of the next.
- * The backward computes states again: those before chunks of about sqrt(T) steps, then, chunk by
- * chunk, those of each step; nothing is saved. With a cache, k, v, decay and beta have S steps, of
- * which those up to the last query exist. Yang 2024 (Gated Delta Networks); Schlag 2021. */
+ * (B,T,heads D). A head has a state S (K,D), at first +0. For t ascending, e = exp(decay), P = e S:
+ *   r = v - k P (chains over K), w = beta r, S = fma(k, w, P), out = scale (q S)
+ * Backward, t descending; G is the gradient of S, at first +0, and g that of out; dots by lanes:
+ *   u = scale g, dq = dot(S, u), G = fma(q, u, G), x = k G (chains), dk = dot(G, w),
+ *   dbeta = dot(x, r), dv = put(x, beta), y = -beta x, dk += dot(P, y), G = fma(k, y, G),
+ *   ddecay = dot(G, P) of each row of the state, added in order, then G = e G
+ * Heads that share q and k add their dq and dk, head by head. The backward computes states again:
+ * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step. In a graph
+ * that generates, all inputs but q have S steps, of which those up to the last query exist.
+ * Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
     gckpti_delta o;
     int64_t queries, rows, steps, first; /* T; S; steps that exist; the first with a query */
@@ -25,11 +23,11 @@ typedef struct {
     float *grad[5], *out, *workspace;
     int add[5]; /* nonzero if a gradient is added to */
     gckpti_delta_fn step, grads;
-} gckpti_delta_run;
+} gckpti_delta_call;
 
-static gckpti_delta_run gckpti_delta_run_of(const gckpt_call *call)
+static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
 {
-    gckpti_delta_run s;
+    gckpti_delta_call s;
     memset(&s, 0, sizeof s);
     s.o = *(const gckpti_delta *)call->attributes;
     s.queries = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
@@ -51,7 +49,7 @@ static gckpti_delta_run gckpti_delta_run_of(const gckpt_call *call)
 
 /* Returns floats of workspace of an item: a state; backward, the states before all chunks and after
  * the steps of one, the gradient of the state, r of a chunk's steps, and four rows. */
-static int64_t gckpti_delta_workspace(const gckpti_delta_run *s, int backward)
+static int64_t gckpti_delta_workspace(const gckpti_delta_call *s, int backward)
 {
     const int64_t state = s->keys * s->values;
     return backward ? (s->chunks + s->chunk + 1) * state + (s->chunk + 4) * s->values : state;
@@ -63,25 +61,19 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *decay = &call->in[3].shape, *beta = &call->in[4].shape;
     const int64_t threads = gckpti_is_plain(call) ? 1 : call->threads;
+    const gckpt_shape factors = gckpt_shape3(v->d[0], v->d[1], o->heads);
     if (q->n != 3 || k->n != 3 || v->n != 3 || q->d[0] != k->d[0] || q->d[2] != k->d[2] ||
-        q->d[1] != k->d[1] - o->missing || v->d[0] != k->d[0] || v->d[1] != k->d[1])
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention with decay: q %S and k %S must be (B,T,key_heads K), and v %S "
-                          "(B,T,heads D)",
-                          q, k, v);
-    if (o->heads < 1 || o->key_heads < 1 || o->heads % o->key_heads || v->d[2] % o->heads ||
+        q->d[1] != k->d[1] - o->missing || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
+        !gckpti_same_shape(decay, &factors) || !gckpti_same_shape(beta, &factors) || o->heads < 1 ||
+        o->key_heads < 1 || o->heads % o->key_heads || v->d[2] % o->heads ||
         k->d[2] % o->key_heads || k->d[2] / o->key_heads > GCKPTI_DELTA_COLUMNS ||
         v->d[2] / o->heads > GCKPTI_DELTA_COLUMNS)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention with decay: %i heads must divide v %S, key_heads %i the heads "
-                          "and k %S, into heads of at most %i columns",
-                          o->heads, v, o->key_heads, k, GCKPTI_DELTA_COLUMNS);
-    const gckpt_shape factors = gckpt_shape3(k->d[0], k->d[1], o->heads);
-    if (!gckpti_same_shape(decay, &factors) || !gckpti_same_shape(beta, &factors))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: decay %S and beta %S must be (B,T,heads) = %S", decay, beta,
-                          &factors);
-    const gckpti_delta_run s = gckpti_delta_run_of(call);
+                          "attention with decay, %i heads, key_heads %i, which must divide them: "
+                          "q %S and k %S must be (B,T,key_heads K), v %S (B,T,heads D), decay %S "
+                          "and beta %S (B,T,heads), with K and D at most %i",
+                          o->heads, o->key_heads, q, k, v, decay, beta, GCKPTI_DELTA_COLUMNS);
+    const gckpti_delta_call s = gckpti_delta_of(call);
     call->shape = gckpt_shape3(q->d[0], q->d[1], v->d[2]);
     call->workspace_forward = (size_t)(threads * gckpti_delta_workspace(&s, 0)) * sizeof(float);
     call->workspace_backward = (size_t)(threads * gckpti_delta_workspace(&s, 1)) * sizeof(float);
@@ -89,44 +81,35 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
 }
 
 /* Returns step t of a head of a row, from one state to another. */
-GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_run *s, int64_t row,
+GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_call *s, int64_t row,
                                                      int64_t head, int64_t t, const float *from,
                                                      float *to)
 {
-    const int64_t at = (row * s->rows + t) * s->o.heads + head, shared = head / s->group;
-    const int64_t query = row * s->queries + t - s->first;
+    const int64_t at = (row * s->rows + t) * s->o.heads + head;
+    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
+    const int64_t query = shared - (row * (s->rows - s->queries) + s->first) * s->o.key_heads;
+    const int64_t out = at - (row * (s->rows - s->queries) + s->first) * s->o.heads;
     gckpti_delta_step x;
     memset(&x, 0, sizeof x);
     x.keys = s->keys, x.values = s->values, x.scale = s->o.scale, x.from = from, x.to = to;
-    x.k = s->in[1] + ((row * s->rows + t) * s->o.key_heads + shared) * s->keys;
-    x.v = s->in[2] + at * s->values;
+    x.k = s->in[1] + shared * s->keys, x.v = s->in[2] + at * s->values;
     x.decay = gckpti_exp(s->in[3][at]), x.beta = s->in[4][at];
-    if (t >= s->first) {
-        x.q = s->in[0] + (query * s->o.key_heads + shared) * s->keys;
-        x.out = s->out ? s->out + (query * s->o.heads + head) * s->values : NULL;
-    }
-    return x;
-}
-
-/* Sets the gradients of a step, whose forward is x, of a head. */
-GCKPTI_INLINE void gckpti_delta_set_grads(const gckpti_delta_run *s, int64_t row, int64_t head,
-                                          int64_t t, gckpti_delta_step *x)
-{
-    const int64_t at = (row * s->rows + t) * s->o.heads + head;
-    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
-    x->g = s->g + at * s->values;
-    x->dq = s->grad[0] ? s->grad[0] + shared * s->keys : NULL;
-    x->dk = s->grad[1] ? s->grad[1] + shared * s->keys : NULL;
-    x->dv = s->grad[2] ? s->grad[2] + at * s->values : NULL;
-    x->ddecay = s->grad[3] ? s->grad[3] + at : NULL;
-    x->dbeta = s->grad[4] ? s->grad[4] + at : NULL;
+    x.q = t < s->first ? NULL : s->in[0] + query * s->keys;
+    x.out = t < s->first || !s->out ? NULL : s->out + out * s->values;
+    x.g = s->g ? s->g + at * s->values : NULL;
+    x.dq = s->grad[0] ? s->grad[0] + shared * s->keys : NULL;
+    x.dk = s->grad[1] ? s->grad[1] + shared * s->keys : NULL;
+    x.dv = s->grad[2] ? s->grad[2] + at * s->values : NULL;
+    x.ddecay = s->grad[3] ? s->grad[3] + at : NULL;
+    x.dbeta = s->grad[4] ? s->grad[4] + at : NULL;
     for (int k = 0; k < 5; k++)
-        x->add[k] = s->add[k] || (k < 2 && head % s->group);
+        x.add[k] = s->add[k] || (k < 2 && head % s->group);
+    return x;
 }
 
 static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_delta_run *s = (const gckpti_delta_run *)context;
+    const gckpti_delta_call *s = (const gckpti_delta_call *)context;
     const int64_t n = s->keys * s->values;
     float *state = s->workspace + worker * n;
     gckpti_zero_unless(state, n, 0);
@@ -138,7 +121,7 @@ static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Computes the backward of a head, in the order of the comment above. */
-static void gckpti_delta_backward_head(const gckpti_delta_run *s, int64_t row, int64_t head,
+static void gckpti_delta_backward_head(const gckpti_delta_call *s, int64_t row, int64_t head,
                                        float *starts)
 {
     const int64_t n = s->keys * s->values;
@@ -159,8 +142,6 @@ static void gckpti_delta_backward_head(const gckpti_delta_run *s, int64_t row, i
             gckpti_delta_step x =
                 gckpti_delta_step_of(s, row, head, first + k, k ? to - n : starts + c * n, to);
             x.r = r + k * s->values, x.d = d, x.scratch = r + s->chunk * s->values;
-            if (i >= count)
-                gckpti_delta_set_grads(s, row, head, first + k, &x);
             (i < count ? s->step : s->grads)(&x);
         }
     }
@@ -168,16 +149,16 @@ static void gckpti_delta_backward_head(const gckpti_delta_run *s, int64_t row, i
 
 static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_delta_run *s = (const gckpti_delta_run *)context;
+    const gckpti_delta_call *s = (const gckpti_delta_call *)context;
     const int64_t row = i / s->o.key_heads, first = i % s->o.key_heads * s->group;
     float *scratch = s->workspace + worker * gckpti_delta_workspace(s, 1);
     for (int64_t head = first; head < first + s->group; head++)
         gckpti_delta_backward_head(s, row, head, scratch);
 }
 
-static void gckpti_run_delta_rule(const gckpt_call *call, int backward)
+static void gckpti_compute_delta_rule(const gckpt_call *call, int backward)
 {
-    gckpti_delta_run s = gckpti_delta_run_of(call);
+    gckpti_delta_call s = gckpti_delta_of(call);
     const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
     const int64_t cost = s.steps * s.keys * s.values * (backward ? 28 * s.group : 8);
     s.step = GCKPTI_KERNEL_OF(call, recurrent->delta_update, gckpti_delta_update);
@@ -187,11 +168,11 @@ static void gckpti_run_delta_rule(const gckpt_call *call, int backward)
     gckpt_parallel(call->kernels ? call : NULL, items, cost,
                    backward ? gckpti_delta_backward_item : gckpti_delta_forward_item, &s);
 }
-GCKPTI_OP_KERNELS(delta_rule, gckpti_run_delta_rule(call, backward))
+GCKPTI_OP_KERNELS(delta_rule, gckpti_compute_delta_rule(call, backward))
 
 static uint64_t gckpti_delta_rule_flops(const gckpt_call *call)
 {
-    const gckpti_delta_run s = gckpti_delta_run_of(call);
+    const gckpti_delta_call s = gckpti_delta_of(call);
     return (uint64_t)(call->shape.d[0] * s.o.heads * s.rows) * (uint64_t)(8 * s.keys * s.values);
 }
 
@@ -206,25 +187,4 @@ GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
                  gckpti_delta_rule_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
-
-#ifndef GCKPT_NO_ATTENTION
-GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
-{
-    gckpt_tensor *all[5] = { in[0], in[1], in[2], desc->decay, desc->beta };
-    gckpt_graph *g = in[0]->graph;
-    const gckpt_tensor *v = in[1]->variable;
-    const gckpti_delta o = { desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
-                             desc->scale, v ? (int)(v->shape.d[1] - v->in[0]->shape.d[1]) : 0 };
-    if (!desc->decay || !desc->beta)
-        return gckpti_fail(g, GCKPT_E_ARG, "attention: %s without %s: give both, or none",
-                           desc->decay ? "decay" : "beta", desc->decay ? "beta" : "decay");
-    if (!desc->causal || desc->lengths || desc->mask || desc->window || desc->cap > 0.0f ||
-        desc->cap < 0.0f || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: with decay and beta, causal must be 1, and lengths, mask, "
-                           "window and cap 0 or NULL; scale %g must be positive (0: 1 / sqrt(K))",
-                           (double)desc->scale);
-    return gckpt_apply(&gckpti_op_delta_rule, all, 5, &o, sizeof o);
-}
-#endif
 #endif

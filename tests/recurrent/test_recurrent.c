@@ -365,13 +365,14 @@ static void test_refusals(void)
     f = X(sequence), t = DELTA(f, f, f, .heads = 3, .causal = 1, .window = 1, .decay = f, .beta = f);
     refused(&g, s, t, GCKPT_E_ARG, "with decay and beta, causal must be 1");
     f = X(sequence), t = DELTA(f, f, f, .heads = 1, .causal = 1, .decay = f, .beta = f);
-    refused(&g, s, t, GCKPT_E_SHAPE, "decay [4,2,3] and beta [4,2,3] must be (B,T,heads) = [4,2,1]");
+    refused(&g, s, t, GCKPT_E_SHAPE, "decay [4,2,3] and beta [4,2,3] (B,T,heads)");
     f = X(sequence), t = DELTA(f, f, f, .heads = 3, .key_heads = 2, .causal = 1, .decay = f, .beta = f);
-    refused(&g, s, t, GCKPT_E_SHAPE, "3 heads must divide v [4,2,3], key_heads 2 the heads and k [4,2,3]");
+    refused(&g, s, t, GCKPT_E_SHAPE, "3 heads, key_heads 2, which must divide them");
     f = X(sequence), other = gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(4, 3, 3)), t = DELTA(f, other, f, .heads = 3, .causal = 1, .decay = f, .beta = f);
     refused(&g, s, t, GCKPT_E_SHAPE, "q [4,2,3] and k [4,3,3] must be (B,T,key_heads K)");
-    f = X(gckpt_shape3(4, 2, 1025)), t = DELTA(f, f, f, .heads = 1, .causal = 1, .decay = f, .beta = f);
-    refused(&g, s, t, GCKPT_E_SHAPE, "heads of at most 1024 columns");
+    f = X(gckpt_shape3(4, 2, 1025)), other = gckpt_slice(f, 2, 0, 1);
+    t = DELTA(f, f, f, .heads = 1, .causal = 1, .decay = other, .beta = other);
+    refused(&g, s, t, GCKPT_E_SHAPE, "with K and D at most 1024");
     t = gckpt_gru(NULL, WX(15), NULL, WH(15), NULL, NULL);
     refused(&g, s, t, GCKPT_E_ARG, "input 0 is NULL");
     gckpt_graph_free(g);

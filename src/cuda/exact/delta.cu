@@ -1,20 +1,19 @@
 #ifndef GCKPT_NO_RECURRENT
 /* ---- delta_rule: in the forward, a thread for each column of the state of each head; in the
- * backward, a block for the heads that share a key head. A column of the state is a thread's, a row
- * of it a warp's, whose lanes are those of a dot. ---- */
+ * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
 enum { DELTA_THREADS = 256 };
 
 /* Returns s of the current call, in a capture as well; steps with a query are the last ones. */
-__device__ gckpti_delta_run delta_now(gckpti_delta_run s, const StepParams *params)
+__device__ gckpti_delta_call delta_now(gckpti_delta_call s, const StepParams *params)
 {
     s.first = s.o.missing ? params->position : 0;
     s.steps = s.first + s.queries;
     return s;
 }
 
-__device__ void delta_forward_at(int64_t i, const gckpti_delta_run &run, const StepParams *params)
+__device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
 {
-    const gckpti_delta_run s = delta_now(run, params);
+    const gckpti_delta_call s = delta_now(run, params);
     const int64_t item = i / s.values, j = i - item * s.values, n = s.keys * s.values;
     float *state = s.workspace + item * n;
     for (int64_t k = j; k < n; k += s.values)
@@ -59,9 +58,7 @@ __device__ void delta_gradients_of_row(const gckpti_delta_step &s, int64_t i, fl
         part = gckpti_fma(next, p, part);
         *d = s.decay * next;
     }
-    dq = warp_sum(dq), first = warp_sum(first), second = warp_sum(second), part = warp_sum(part);
-    if (threadIdx.x % 32 == 0)
-        *total = part;
+    dq = warp_sum(dq), first = warp_sum(first), second = warp_sum(second), *total = warp_sum(part);
     if (s.dq && threadIdx.x % 32 == 0)
         gckpti_put(s.dq + i, dq, s.add[0]);
     if (s.dk && threadIdx.x % 32 == 0)
@@ -91,11 +88,11 @@ __device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
         gckpti_put(s.ddecay, total, s.add[3]);
 }
 
-__global__ void delta_backward_kernel(gckpti_delta_run s, int64_t floats)
+__global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
 {
     SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
     const int64_t n = s.keys * s.values, row = blockIdx.x / s.o.key_heads, each = s.group;
-    const int64_t shared = blockIdx.x - row * s.o.key_heads;
+    const int64_t shared = blockIdx.x % s.o.key_heads;
     float *starts = s.workspace + blockIdx.x * floats, *states = starts + s.chunks * n;
     float *d = states + s.chunk * n, *r = d + n;
     const auto forward = [&](const gckpti_delta_step &x) {
@@ -122,7 +119,6 @@ __global__ void delta_backward_kernel(gckpti_delta_run s, int64_t floats)
                     forward(x);
                     continue;
                 }
-                gckpti_delta_set_grads(&s, row, head, first + k, &x);
                 __syncthreads();
                 delta_gradients(x, totals);
             }
@@ -132,14 +128,14 @@ __global__ void delta_backward_kernel(gckpti_delta_run s, int64_t floats)
 
 int64_t delta_workspace(const gckpt_call *call, bool backward)
 {
-    const gckpti_delta_run s = gckpti_delta_run_of(call);
+    const gckpti_delta_call s = gckpti_delta_of(call);
     const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
     return items * gckpti_delta_workspace(&s, backward);
 }
 
 void delta_rule_by(const gckpt_call *call, bool backward)
 {
-    gckpti_delta_run s = gckpti_delta_run_of(call);
+    gckpti_delta_call s = gckpti_delta_of(call);
     const int64_t rows = call->shape.d[0];
     s.out = backward ? NULL : s.out;
     if (!backward)
