@@ -765,7 +765,7 @@ static inline gckpt_tensor *llama_convolve(const llama_site *p, gckpt_tensor *x)
         both[1] = gckpt_cache(x, capacity);
         padded = gckpt_slice(gckpt_concat(both, 2, 1), 1, rows - gckpt_shape_of(padded).d[1], rows);
     }
-    return gckpt_silu(gckpt_conv1d(padded, w, NULL, &window));
+    return p->site.config->activation(gckpt_conv1d(padded, w, NULL, &window));
 }
 
 /* Returns the first `heads` heads, from column `first` on, of x (B,T,N), each divided by the root of
@@ -1479,12 +1479,15 @@ static inline void llama_read_nets(json *d, model_config *c)
             "full_attention_interval %lld, %lld layers: expected 1 or more, and at most %d layers",
             (long long)each, (long long)c->layers, LLAMA_MASK_BITS);
     if (types != 0 && json_size(d, types) != (uint32_t)c->layers)
-        json_mismatch(d, types, "as many types as there are layers");
+        json_fail(d, d->nodes[types].line, "layer_types: expected num_hidden_layers, %lld, types",
+                  (long long)c->layers);
     uint32_t at = json_first(d, types);
     for (int64_t i = 0; d->error[0] == 0 && i < c->layers; i++, at = json_next(d, at)) {
         const int net = types != 0 ? json_is(d, at, "linear_attention") : (i + 1) % each != 0;
         if (types != 0 && !net && !json_is(d, at, "full_attention"))
-            json_mismatch(d, at, "linear_attention or full_attention");
+            json_fail(d, d->nodes[at].line,
+                      "layer_types: expected linear_attention or full_attention for layer %lld",
+                      (long long)i);
         l->nets[i / 64] |= (uint64_t)net << i % 64;
     }
 }

@@ -756,7 +756,7 @@ static inline const char *model_type_remedy(const char *type)
                       "models, of type qwen2 or llama" },
         { "gpt_oss",
           "mixtures of experts are not built here: take a dense model, such as a qwen3" },
-        { "qwen3_next", "gated delta nets are not built here: take a qwen3" },
+        { "qwen3_next", "gated delta nets are not built here: take a qwen3 or qwen3_5_text" },
         { "qwen3_5", "it also reads pictures: save its text model in transformers, as "
                      "docs/finetuning.md shows for gemma3; its type is qwen3_5_text" },
         { "mamba", "state-space layers are not built here: take a llama" },
