@@ -39,10 +39,8 @@ static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
     for (s.chunk = 1; s.chunk * s.chunk < s.queries;)
         s.chunk++;
     s.chunks = (s.queries - 1) / s.chunk + 1;
-    for (int i = 0; i < 5; i++) {
-        s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad;
-        s.add[i] = call->in[i].accumulate;
-    }
+    for (int i = 0; i < 5; i++)
+        s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad, s.add[i] = call->in[i].accumulate;
     s.g = call->grad_out, s.out = call->out, s.workspace = (float *)call->workspace;
     return s;
 }
@@ -121,8 +119,8 @@ static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Computes the backward of a head, in the order of the comment above. */
-static void gckpti_delta_backward_head(const gckpti_delta_call *s, int64_t row, int64_t head,
-                                       float *starts)
+static void gckpti_delta_backward_steps(const gckpti_delta_call *s, int64_t row, int64_t head,
+                                        float *starts)
 {
     const int64_t n = s->keys * s->values;
     float *states = starts + s->chunks * n, *d = states + s->chunk * n, *r = d + n;
@@ -153,7 +151,7 @@ static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
     const int64_t row = i / s->o.key_heads, first = i % s->o.key_heads * s->group;
     float *scratch = s->workspace + worker * gckpti_delta_workspace(s, 1);
     for (int64_t head = first; head < first + s->group; head++)
-        gckpti_delta_backward_head(s, row, head, scratch);
+        gckpti_delta_backward_steps(s, row, head, scratch);
 }
 
 static void gckpti_compute_delta_rule(const gckpt_call *call, int backward)

@@ -26,7 +26,7 @@ __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const 
 }
 
 /* Computes what threads have of a step: the columns of d, and u, w = beta r, x and y. */
-__device__ void delta_gradients_of_column(const gckpti_delta_step &s, int64_t j)
+__device__ void delta_thread_gradients(const gckpti_delta_step &s, int64_t j)
 {
     const int64_t n = s.values;
     float *u = s.scratch, *w = u + n, *sum = w + n, *y = sum + n, x = 0.0f;
@@ -43,7 +43,7 @@ __device__ void delta_gradients_of_column(const gckpti_delta_step &s, int64_t j)
 
 /* Computes what warps have of a step: the dots of row i, and the row of d; at the end *total is the
  * row's part of ddecay. */
-__device__ void delta_gradients_of_row(const gckpti_delta_step &s, int64_t i, float *total)
+__device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, float *total)
 {
     const int64_t n = s.values;
     const float *u = s.scratch, *w = u + n, *y = w + 2 * n;
@@ -69,10 +69,10 @@ __device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
 {
     const int thread = (int)threadIdx.x;
     for (int64_t j = thread; j < s.values; j += DELTA_THREADS)
-        delta_gradients_of_column(s, j);
+        delta_thread_gradients(s, j);
     __syncthreads();
     for (int64_t i = thread / 32; i < s.keys; i += DELTA_THREADS / 32)
-        delta_gradients_of_row(s, i, totals + i);
+        delta_warp_gradients(s, i, totals + i);
     if (s.dbeta && thread < 32) {
         const float *x = s.scratch + 2 * s.values, *r = s.r;
         const float dot = lanes_sum(
