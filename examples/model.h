@@ -397,7 +397,7 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
 {
     *p = model_get_param(c, i);
     char *end = strstr(p->name, ".weight");
-    if (i < c->family->params_before || i >= model_first_param(c, c->layers) || p->shape.n < 2 ||
+    if (i < c->family->params_before || i >= model_first_param(c, c->layers) || p->shape.n != 2 ||
         end == NULL)
         return 0;
     *end = 0;
