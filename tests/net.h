@@ -593,7 +593,8 @@ static T *attention(T *x, T *y, T *z, int heads)
     const int cached = net.cached && s.d[0] == net.rows && s.d[1] == net.t;
     gckpt_attention_desc desc = { .heads = heads, .key_heads = shared };
 #ifndef GCKPT_NO_RECURRENT
-    if (chance(30) && !shared && !net.cached && gckpt_shape_of(y).d[1] == s.d[1])
+    /* decided without chance(), so that nets without it stay as they were */
+    if (gckpt_id(x) % 4 == 2 && !shared && !net.cached && gckpt_shape_of(y).d[1] == s.d[1])
         return delta(x, y, z, heads);
 #endif
     if (shared) {
