@@ -60,22 +60,38 @@ enum {
     LLAMA_INPUT_PROJECTION,
     LLAMA_INPUT_NORM,
     LLAMA_SCALAR,
+    /* Qwen 3.5: a gated delta net, which layers of type linear_attention have in place of attention.
+     * Its queries, keys and values come from one layer and a convolution; other layers give gates of
+     * its output, and the factors decay and beta */
+    LLAMA_NET_DECAYS,
+    LLAMA_NET_STEPS,
+    LLAMA_NET_CONV,
+    LLAMA_NET_NORM,
+    LLAMA_NET_OUTPUT,
+    LLAMA_NET_QKV,
+    LLAMA_NET_GATE,
+    LLAMA_NET_BETA,
+    LLAMA_NET_DECAY,
     LLAMA_MODULES
 };
 
 /* Shapes of the modules' weights. The letters mean sizes: C width, Q all heads of queries together,
  * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, P columns of a
  * layer's further input, and of norms of queries and keys, q and k: a head, or Q and K. '1' in `rows`
- * means that the weight is a vector.
+ * means that the weight is a vector. D is Q or, with gates of attention's output, 2 Q. Of gated
+ * delta nets: N queries, keys and values together, V all heads of values, v a head of them, H number
+ * of these heads, and t taps of the convolution, whose weights are (N,1,t).
  * `bias` says which models have a bias here: q, o and m, those with qkv_bias, output_bias and
  * mlp_bias; n, those with LayerNorm; 0, none. */
 static const struct {
     char rows, columns, bias;
 } llama_shapes[LLAMA_MODULES] = {
-    { '1', 'C', 'n' }, { 'Q', 'C', 'q' }, { 'K', 'C', 'q' }, { 'K', 'C', 'q' }, { 'F', 'C', 'q' },
+    { '1', 'C', 'n' }, { 'D', 'C', 'q' }, { 'K', 'C', 'q' }, { 'K', 'C', 'q' }, { 'F', 'C', 'q' },
     { '1', 'q', 0 },   { '1', 'k', 0 },   { 'C', 'Q', 'o' }, { '1', 'C', 'n' }, { '1', 'C', 'n' },
     { '1', 'C', 'n' }, { 'I', 'C', 'm' }, { 'I', 'C', 'm' }, { 'G', 'C', 'm' }, { 'C', 'I', 'm' },
-    { 'P', 'C', 0 },   { 'C', 'P', 0 },   { '1', 'C', 0 },   { '1', '1', 0 },
+    { 'P', 'C', 0 },   { 'C', 'P', 0 },   { '1', 'C', 0 },   { '1', '1', 0 },   { '1', 'H', 0 },
+    { '1', 'H', 0 },   { 'N', 't', 0 },   { '1', 'v', 0 },   { 'C', 'V', 0 },   { 'N', 'C', 0 },
+    { 'V', 'C', 0 },   { 'H', 'C', 0 },   { 'H', 'C', 0 },
 };
 
 /* Names of the modules of a block, NULL for those that it lacks; its dense layers, and the default
@@ -95,7 +111,8 @@ enum {
     LLAMA_GLM4,
     LLAMA_HUNYUAN,
     LLAMA_NEOX,
-    LLAMA_GEMMA4
+    LLAMA_GEMMA4,
+    LLAMA_QWEN35
 };
 static const llama_layout llama_layouts[] = {
     { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
@@ -156,6 +173,37 @@ static const llama_layout llama_layouts[] = {
       "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,per_layer_input_gate,"
       "per_layer_projection",
       "q_proj,v_proj" },
+    { { "input_layernorm",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        NULL,
+        "self_attn.q_norm",
+        "self_attn.k_norm",
+        "self_attn.o_proj",
+        NULL,
+        "post_attention_layernorm",
+        NULL,
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        NULL,
+        "mlp.down_proj",
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        "linear_attn.A_log",
+        "linear_attn.dt_bias",
+        "linear_attn.conv1d",
+        "linear_attn.norm",
+        "linear_attn.out_proj",
+        "linear_attn.in_proj_qkv",
+        "linear_attn.in_proj_z",
+        "linear_attn.in_proj_b",
+        "linear_attn.in_proj_a" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,out_proj,in_proj_qkv,in_proj_z,"
+      "in_proj_b,in_proj_a",
+      "q_proj,v_proj" },
 };
 
 /* Properties of a type, for llama_type.traits. */
@@ -166,7 +214,8 @@ enum {
     LLAMA_MULTIPLIERS = 8,  /* Granite's factors */
     LLAMA_QUERY_SCALE = 16, /* queries are scaled by position (Llama 4, Ministral 3) */
     /* GPT-NeoX: LayerNorm, biases in the MLP, parallel branches, qkv by head */
-    LLAMA_LAYERNORM = 32
+    LLAMA_LAYERNORM = 32,
+    LLAMA_NETS = 64 /* Qwen 3.5: gated delta nets, and gates of attention's output */
 };
 
 /* A model type, with the defaults of transformers for keys that config.json lacks. */
@@ -226,6 +275,8 @@ static const llama_type llama_types[] = {
       "attention_bias", "attention_bias", NULL, 1, 0, LLAMA_LAYERNORM },
     { "gemma4_text", "Gemma4ForCausalLM", LLAMA_GEMMA4, 4, 256, 1000000, 1e-6, 0, 0, 1,
       LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 4, 0 },
+    { "qwen3_5_text", "Qwen3_5ForCausalLM", LLAMA_QWEN35, 4, 256, 10000, 1e-6, 0.25, 0, 0,
+      LLAMA_NO_WINDOW, "attention_bias", "attention_bias", NULL, 0, 0, LLAMA_NETS },
 };
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
@@ -255,6 +306,9 @@ static inline int llama_shares(const model_config *c, int64_t layer)
 static inline const char *llama_name(const model_config *c, int64_t layer, int module)
 {
     const int keys = module == LLAMA_K || module == LLAMA_V || module == LLAMA_K_NORM;
+    if ((module >= LLAMA_Q && module <= LLAMA_OUTPUT && llama_bit(c->llama.nets, layer)) ||
+        (module >= LLAMA_NET_DECAYS && !llama_bit(c->llama.nets, layer)))
+        return NULL;
     const int input = module >= LLAMA_INPUT_GATE && module <= LLAMA_INPUT_NORM;
     if ((keys && llama_shares(c, layer)) || (input && c->llama.layer_inputs == 0) ||
         (module == LLAMA_V && c->llama.keys_as_values && !llama_bit(c->llama.sliding, layer)))
@@ -290,7 +344,14 @@ static inline int64_t llama_dim(const model_config *c, int64_t layer, char lette
     const int64_t Q = c->heads * D, K = llama_key_heads(c, layer) * D;
     const int64_t I = c->llama.wide && llama_shares(c, layer) ? 2 * c->inner : c->inner;
     const int whole = (c->llama.row->traits & LLAMA_WHOLE_NORM) != 0;
+    const int64_t V = c->llama.net_values * c->llama.net_value_dim;
     return letter == 'C'   ? c->width
+           : letter == 'D' ? (c->llama.row->traits & LLAMA_NETS ? 2 * Q : Q)
+           : letter == 'N' ? 2 * c->llama.net_keys * c->llama.net_key_dim + V
+           : letter == 'V' ? V
+           : letter == 'v' ? c->llama.net_value_dim
+           : letter == 'H' ? c->llama.net_values
+           : letter == 't' ? c->llama.net_taps
            : letter == 'Q' ? Q
            : letter == 'K' ? K
            : letter == 'F' ? Q + 2 * K
@@ -316,19 +377,21 @@ static inline void llama_describe(const model_config *c, int64_t layer, int i, i
 {
     const int64_t rows = llama_dim(c, layer, llama_shapes[i].rows);
     const int64_t columns = llama_dim(c, layer, llama_shapes[i].columns);
-    const int vector = llama_shapes[i].rows == '1';
+    const int vector = llama_shapes[i].rows == '1',
+              net = i == LLAMA_NET_DECAYS || i == LLAMA_NET_STEPS;
     p->constant = i == LLAMA_SCALAR;
     snprintf(p->name, sizeof p->name, "%s%s", llama_name(c, layer, i),
-             p->constant ? ""
-             : bias      ? ".bias"
-                         : ".weight");
-    p->shape = vector ? gckpt_shape1(columns)
-               : bias ? gckpt_shape1(rows)
-                      : gckpt_shape2(rows, columns);
-    if (p->shape.n == 2)
+             p->constant || net ? ""
+             : bias             ? ".bias"
+                                : ".weight");
+    p->shape = vector                ? gckpt_shape1(columns)
+               : bias                ? gckpt_shape1(rows)
+               : i == LLAMA_NET_CONV ? gckpt_shape3(rows, 1, columns)
+                                     : gckpt_shape2(rows, columns);
+    if (p->shape.n > 1)
         p->init.normal = (float)c->init_range;
     else if (!bias)
-        p->init.constant = (float)!c->llama.plus_one;
+        p->init.constant = (float)(!c->llama.plus_one || net || i == LLAMA_NET_NORM);
 }
 
 /* Describes the parameters after the blocks that models with inputs of layers have: 0, their
@@ -670,14 +733,103 @@ static inline gckpt_tensor *llama_scale_queries(const llama_site *p, gckpt_tenso
     return gckpt_mul(q, gckpt_positions(zeros, p->query_scales, p->rotary[0].position));
 }
 
+/* Multiplies attention's result x (B,T,Q) by gates, the second half of each head of `both`
+ * (B,T,2 Q), whose first half are queries. */
+static inline gckpt_tensor *llama_gate(const llama_site *p, gckpt_tensor *x, gckpt_tensor *both)
+{
+    const int64_t D = p->site.config->head_dim;
+    const gckpt_shape s = gckpt_shape_of(x);
+    if (both == NULL || s.n != 3)
+        return x;
+    return gckpt_mul(x, gckpt_sigmoid(gckpt_reshape(gckpt_slice(both, -1, D, 2 * D), s)));
+}
+
+/* Returns a depthwise causal convolution of x (B,T,N) along time, of which the kernel's last tap is
+ * for the token itself. During generation, earlier rows come from a cache. */
+static inline gckpt_tensor *llama_convolve(const llama_site *p, gckpt_tensor *x)
+{
+    static const int axes[] = { 1, 0 };
+    const int64_t taps = p->site.config->llama.net_taps, capacity = p->site.options->capacity;
+    const int64_t N = llama_dim(p->site.config, p->site.layer, 'N');
+    const char *part = llama_name(p->site.config, p->site.layer, LLAMA_NET_CONV);
+    gckpt_tensor *w = model_param(gckpt_graph_of(x), &p->site, part, ".weight"), *both[2];
+    gckpt_window window;
+    memset(&window, 0, sizeof window);
+    window.groups = (int)N;
+    w = gckpt_permute(gckpt_reshape(w, gckpt_shape2(N, taps)), axes, 2);
+    w = gckpt_reshape(w, gckpt_shape3(taps, 1, N));
+    gckpt_tensor *padded = gckpt_pad(x, 1, taps - 1, 0, GCKPT_PAD_VALUE, 0);
+    if (capacity > 0) {
+        const int64_t rows = capacity + taps - 1;
+        both[0] = gckpt_scale(gckpt_slice(padded, 1, 0, taps - 1), 0);
+        both[1] = gckpt_cache(x, capacity);
+        padded = gckpt_slice(gckpt_concat(both, 2, 1), 1, rows - gckpt_shape_of(padded).d[1], rows);
+    }
+    return p->site.config->activation(gckpt_conv1d(padded, w, NULL, &window));
+}
+
+/* Returns the first `heads` heads, from column `first` on, of x (B,T,N), each divided by the root of
+ * its sum of squares. */
+static inline gckpt_tensor *llama_unit_heads(const model_config *c, gckpt_tensor *x, int64_t first)
+{
+    const int64_t D = c->llama.net_key_dim, K = c->llama.net_keys * D;
+    x = gckpt_slice(x, -1, first, first + K);
+    const gckpt_shape s = gckpt_shape_of(x);
+    x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], c->llama.net_keys, D));
+    x = gckpt_rmsnorm(x, NULL, (float)(1e-6 / (double)D));
+    return gckpt_reshape(gckpt_scale(x, (float)(1 / model_sqrt((double)D))), s);
+}
+
+/* Returns the result of a gated delta net (Yang 2024) for x (B,T,C). */
+static inline gckpt_tensor *llama_net(const llama_site *p, gckpt_tensor *x)
+{
+    const model_config *c = p->site.config;
+    const llama_config *l = &c->llama;
+    gckpt_graph *g = gckpt_graph_of(x);
+    const int64_t layer = p->site.layer, K = l->net_keys * l->net_key_dim,
+                  N = llama_dim(c, layer, 'N');
+    const int64_t capacity = p->site.options->capacity;
+    gckpt_tensor *decays = model_param(g, &p->site, llama_name(c, layer, LLAMA_NET_DECAYS), "");
+    gckpt_tensor *steps = model_param(g, &p->site, llama_name(c, layer, LLAMA_NET_STEPS), "");
+    gckpt_tensor *qkv = llama_convolve(p, llama_linear(p, x, LLAMA_NET_QKV));
+    gckpt_tensor *gate = gckpt_silu(llama_linear(p, x, LLAMA_NET_GATE));
+    gckpt_tensor *beta = gckpt_sigmoid(llama_linear(p, x, LLAMA_NET_BETA));
+    gckpt_tensor *decay = gckpt_add(llama_linear(p, x, LLAMA_NET_DECAY), steps);
+    decay =
+        gckpt_mul(gckpt_activation(decay, GCKPT_SOFTPLUS, 0), gckpt_scale(gckpt_exp(decays), -1));
+    gckpt_tensor *q = llama_unit_heads(c, qkv, 0), *k = llama_unit_heads(c, qkv, K);
+    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * K, N);
+    if (capacity > 0) {
+        k = gckpt_cache(k, capacity);
+        v = gckpt_cache(v, capacity);
+        decay = gckpt_cache(decay, capacity);
+        beta = gckpt_cache(beta, capacity);
+    }
+    gckpt_attention_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.heads = (int)l->net_values;
+    desc.key_heads = (int)l->net_keys;
+    desc.causal = 1;
+    desc.decay = decay;
+    desc.beta = beta;
+    x = gckpt_attention(q, k, v, &desc);
+    const gckpt_shape s = gckpt_shape_of(x);
+    gckpt_tensor *gain = model_param(g, &p->site, llama_name(c, layer, LLAMA_NET_NORM), ".weight");
+    x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], l->net_values, l->net_value_dim));
+    x = gckpt_mul(gckpt_reshape(gckpt_rmsnorm(x, gain, (float)l->epsilon), s), gate);
+    return model_branch(&p->site, q, llama_linear(p, x, LLAMA_NET_OUTPUT));
+}
+
 /* Returns the result of attention for x (B,T,C). */
 static inline gckpt_tensor *llama_attend(llama_site *p, gckpt_tensor *x)
 {
     const model_config *c = p->site.config;
     const int64_t layer = p->site.layer;
+    if (llama_bit(c->llama.nets, layer))
+        return llama_net(p, x);
     const int slides = llama_bit(c->llama.sliding, layer);
     const model_hooks *hooks = p->site.options->hooks;
-    gckpt_tensor *q, *k = p->keys[slides], *v = p->values[slides];
+    gckpt_tensor *q, *k = p->keys[slides], *v = p->values[slides], *gated = NULL;
     if (llama_name(c, layer, LLAMA_QKV) != NULL) {
         llama_divide(c, layer, llama_linear(p, x, LLAMA_QKV), &q, &k, &v);
     } else {
@@ -686,6 +838,12 @@ static inline gckpt_tensor *llama_attend(llama_site *p, gckpt_tensor *x)
             k = llama_linear(p, x, LLAMA_K);
             v = llama_name(c, layer, LLAMA_V) != NULL ? llama_linear(p, x, LLAMA_V) : k;
         }
+    }
+    if (c->llama.row->traits & LLAMA_NETS) {
+        const gckpt_shape s = gckpt_shape_of(q);
+        gated = gckpt_reshape(q, gckpt_shape4(s.d[0], s.d[1], c->heads, 2 * c->head_dim));
+        q = gckpt_reshape(gckpt_slice(gated, -1, 0, c->head_dim),
+                          gckpt_shape3(s.d[0], s.d[1], s.d[2] / 2));
     }
     q = llama_scale_queries(p, llama_place(p, q, c->heads, LLAMA_Q_NORM));
     if (!llama_shares(c, layer)) {
@@ -697,7 +855,7 @@ static inline gckpt_tensor *llama_attend(llama_site *p, gckpt_tensor *x)
         p->keys[slides] = k;
         p->values[slides] = v;
     }
-    x = llama_linear(p, llama_attention(p, q, k, v), LLAMA_OUTPUT);
+    x = llama_linear(p, llama_gate(p, llama_attention(p, q, k, v), gated), LLAMA_OUTPUT);
     return model_branch(&p->site, q, x);
 }
 
@@ -1290,6 +1448,50 @@ static inline void llama_read_gemma4(json *d, model_config *c)
     llama_read_full_heads(d, c);
 }
 
+/* Reads which layers of Qwen 3.5 are gated delta nets, and the sizes of these. */
+static inline void llama_read_nets(json *d, model_config *c)
+{
+    llama_config *l = &c->llama;
+    const uint32_t types = json_find_nonnull(d, JSON_ROOT, "layer_types");
+    const int64_t each = json_int(d, JSON_ROOT, "full_attention_interval", 4);
+    l->plus_one = 1;
+    l->net_taps = model_read_size(d, "linear_conv_kernel_dim", 4);
+    l->net_key_dim = model_read_size(d, "linear_key_head_dim", 128);
+    l->net_value_dim = model_read_size(d, "linear_value_head_dim", 128);
+    l->net_keys = model_read_size(d, "linear_num_key_heads", 16);
+    l->net_values = model_read_size(d, "linear_num_value_heads", 32);
+    c->uneven = 1;
+    if (d->error[0] != 0)
+        return;
+    if (l->net_values % l->net_keys != 0)
+        json_fail(d, 0, "linear_num_value_heads %lld is no multiple of linear_num_key_heads %lld",
+                  (long long)l->net_values, (long long)l->net_keys);
+    if (l->net_key_dim > LLAMA_MAX_HEAD_DIM || l->net_value_dim > LLAMA_MAX_HEAD_DIM ||
+        l->net_taps < 2)
+        json_fail(d, 0,
+                  "linear_key_head_dim %lld, linear_value_head_dim %lld, linear_conv_kernel_dim "
+                  "%lld: expected heads of at most %d columns, and at least 2 taps",
+                  (long long)l->net_key_dim, (long long)l->net_value_dim, (long long)l->net_taps,
+                  LLAMA_MAX_HEAD_DIM);
+    if (each < 1 || c->layers > LLAMA_MASK_BITS)
+        json_fail(
+            d, 0,
+            "full_attention_interval %lld, %lld layers: expected 1 or more, and at most %d layers",
+            (long long)each, (long long)c->layers, LLAMA_MASK_BITS);
+    if (types != 0 && json_size(d, types) != (uint32_t)c->layers)
+        json_fail(d, d->nodes[types].line, "layer_types: expected num_hidden_layers, %lld, types",
+                  (long long)c->layers);
+    uint32_t at = json_first(d, types);
+    for (int64_t i = 0; d->error[0] == 0 && i < c->layers; i++, at = json_next(d, at)) {
+        const int net = types != 0 ? json_is(d, at, "linear_attention") : (i + 1) % each != 0;
+        if (types != 0 && !net && !json_is(d, at, "full_attention"))
+            json_fail(d, d->nodes[at].line,
+                      "layer_types: expected linear_attention or full_attention for layer %lld",
+                      (long long)i);
+        l->nets[i / 64] |= (uint64_t)net << i % 64;
+    }
+}
+
 /* Reads Granite's factors. */
 static inline void llama_read_multipliers(json *d, model_config *c)
 {
@@ -1362,7 +1564,10 @@ static inline int llama_read_config(model_any *m)
         llama_read_query_scales(m);
     if (row->windows == LLAMA_NO_ROPE)
         llama_read_no_rope(d, c);
-    llama_read_sliding(d, c);
+    if (row->traits & LLAMA_NETS)
+        llama_read_nets(d, c);
+    else
+        llama_read_sliding(d, c);
     if (row->gemma == 4)
         llama_read_gemma4(d, c);
     return d->error[0] != 0 ? -1 : 0;
@@ -1457,7 +1662,7 @@ static inline const char *llama_lora_targets(const model_config *c)
 static const model_family llama_family = {
     "Llama",
     "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text, phi3, granite, olmo2, "
-    "glm, glm4, ministral3, hunyuan_v1_dense, ernie4_5, gemma4_text",
+    "glm, glm4, ministral3, hunyuan_v1_dense, ernie4_5, gemma4_text, qwen3_5_text",
     llama_read_config,
     " num_hidden_layers layer_types no_rope_layers ",
     llama_write_config,

@@ -106,6 +106,10 @@ typedef struct {
      * the further embedding that each layer has as an input, 0 for none */
     int64_t full_head_dim, full_key_heads, shared_from, layer_inputs;
     int keys_as_values, wide;
+    /* Qwen 3.5: bit set of the layers that are gated delta nets; their number of heads of keys and
+     * of values, the columns of such heads, and the taps of their convolution */
+    uint64_t nets[LLAMA_MASK_BITS / 64];
+    int64_t net_keys, net_values, net_key_dim, net_value_dim, net_taps;
 } llama_config; /* used by llama.h only; GPT-2 needs none of
                                                       * these fields */
 
@@ -145,7 +149,7 @@ typedef struct {
      * head */
     int64_t heads, key_heads, head_dim;
     model_activation activation;
-    int uneven;         /* if nonzero, layers have different parameters (Gemma 4) */
+    int uneven;         /* if nonzero, layers have different parameters (Gemma 4, Qwen 3.5) */
     int extra_params;   /* number of parameters after the blocks that other types do not have */
     int tied;           /* if nonzero, the LM head is the embedding table */
     double logit_cap;   /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
@@ -393,7 +397,7 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
 {
     *p = model_get_param(c, i);
     char *end = strstr(p->name, ".weight");
-    if (i < c->family->params_before || i >= model_first_param(c, c->layers) || p->shape.n < 2 ||
+    if (i < c->family->params_before || i >= model_first_param(c, c->layers) || p->shape.n != 2 ||
         end == NULL)
         return 0;
     *end = 0;
@@ -441,15 +445,15 @@ static inline int model_freeze_constants(model_any *m, gckpt_store *store)
     return 0;
 }
 
-/* Creates the parameters with at most `axes` axes in the store. A parameter that the store has
- * already keeps its values. */
-static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
+/* Creates the parameters in the store, matrices only if `matrices` is nonzero. A parameter that the
+ * store has already keeps its values. */
+static inline int model_declare_all(model_any *m, gckpt_store *store, int matrices)
 {
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     for (int64_t i = 0; i < model_param_count(&m->config); i++) {
         model_parameter p = model_get_param(&m->config, i);
         char name[MODEL_NAME];
-        if (p.shape.n > 0 && p.shape.n <= axes)
+        if (p.shape.n > 0 && (matrices || p.shape.n != 2))
             gckpt_param(g, model_store_name(&m->config, name, p.name), p.shape, p.init);
     }
     int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
@@ -459,7 +463,7 @@ static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
 
 static inline int model_declare(model_any *m, gckpt_store *store) /* creates all parameters */
 {
-    return model_declare_axes(m, store, 2);
+    return model_declare_all(m, store, 1);
 }
 
 /* ---- building the graph ---------------------------------------------------------------------- */
@@ -533,7 +537,9 @@ static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x,
 static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v, int causal)
 {
-    const gckpt_attention_desc desc = { (int)c->heads, (int)c->key_heads, causal, NULL, 0, 0, 0, NULL };
+    const gckpt_attention_desc desc = {
+        (int)c->heads, (int)c->key_heads, causal, NULL, 0, 0, 0, NULL, NULL, NULL
+    };
     return gckpt_attention(q, k, v, &desc);
 }
 
@@ -750,8 +756,9 @@ static inline const char *model_type_remedy(const char *type)
                       "models, of type qwen2 or llama" },
         { "gpt_oss",
           "mixtures of experts are not built here: take a dense model, such as a qwen3" },
-        { "qwen3_next", "gated delta nets are not built here: take a qwen3" },
-        { "qwen3_5", "gated delta nets are not built here: take a qwen3" },
+        { "qwen3_next", "gated delta nets are not built here: take a qwen3 or qwen3_5_text" },
+        { "qwen3_5", "it also reads pictures: save its text model in transformers, as "
+                     "docs/finetuning.md shows for gemma3; its type is qwen3_5_text" },
         { "mamba", "state-space layers are not built here: take a llama" },
         { "olmo", "take an OLMo 2, of type olmo2" },
         { "phi", "take a Phi-3, 3.5 or 4-mini, of type phi3" },
@@ -922,8 +929,8 @@ static inline int model_read_config_for(model_any *m, const char *dir, const mod
             model_read_eos(d, c);
             if (c->head.task != MODEL_NEXT_TOKEN && c->uneven)
                 json_fail(d, 0,
-                          "model_type %s has no classifier in transformers: take a Gemma 3, of type "
-                          "gemma3_text",
+                          "model_type %s: classifiers of models whose layers differ are not built "
+                          "here: take a Gemma 3, of type gemma3_text, or a qwen3",
                           c->type);
             else if (c->head.task != MODEL_NEXT_TOKEN)
                 model_read_head(d, c);
@@ -1391,7 +1398,7 @@ static inline int model_load_head(model_any *m, gckpt_store *store, const char *
         return model_fail(m, "%s: out of memory", dir);
     int failed =
         keys ? gguf_load(&l, store, dir, source)
-             : model_check_bytes(&l, dir) != 0 || model_declare_axes(m, store, map ? 1 : 2) != 0 ||
+             : model_check_bytes(&l, dir) != 0 || model_declare_all(m, store, !map) != 0 ||
                    (source->storage != GCKPT_STORAGE_F32 &&
                     model_quantise_except(m, store, source->storage, source->floats) != 0) ||
                    model_visit_files(&l, dir, model_load_file) != 0;

@@ -8,9 +8,10 @@ enum { B = 3, ALL = 140, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
 /* Styles of the model. ROTARY has rotary positions, all others have learned ones. PREFIXED: a learned prefix precedes
  * the keys and values. SHARED: all query heads share one key head.
  * WINDOWED: the first layer attends to the last WINDOW keys, and its caches keep KEPT rows; the second layer has a
- * wider window, and its caches keep all rows; both layers cap scores. */
-enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, STYLES };
-enum { WINDOW = 20, KEPT = 128 };
+ * wider window, and its caches keep all rows; both layers cap scores.
+ * DELTA: the gated delta rule in place of attention; its keys come from a convolution over the last TAPS tokens. */
+enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, DELTA, STYLES };
+enum { WINDOW = 20, KEPT = 128, TAPS = 3 };
 
 typedef struct {
     gckpt_graph *g;
@@ -35,11 +36,33 @@ static inline gckpt_tensor *gen_prefixed(gckpt_tensor *x, gckpt_tensor *all, con
     return gckpt_concat(in, 2, 1);
 }
 
+/* Returns the gated delta rule with queries q, keys from a convolution of k, values v, and factors from x. */
+static inline gckpt_tensor *gen_delta(gckpt_tensor *x, gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v, int layer,
+                                      int64_t capacity)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *all = gckpt_pad(k, 1, TAPS - 1, 0, GCKPT_PAD_VALUE, 0);
+    gckpt_tensor *w = gckpt_reshape(gen_weight(g, "taps", layer, TAPS, C), gckpt_shape3(TAPS, 1, C));
+    if (capacity) {
+        const int64_t rows = capacity + TAPS - 1;
+        gckpt_tensor *in[2] = { gckpt_scale(gckpt_slice(all, 1, 0, TAPS - 1), 0), gckpt_cache(k, capacity) };
+        all = gckpt_slice(gckpt_concat(in, 2, 1), 1, rows - gckpt_shape_of(all).d[1], rows);
+    }
+    k = gckpt_scale(gckpt_conv1d(all, w, NULL, &(gckpt_window){ .groups = C }), 0.3f);
+    gckpt_tensor *decay = gckpt_linear(x, gen_weight(g, "decay", layer, C, HEADS), NULL);
+    gckpt_tensor *beta = gckpt_sigmoid(gckpt_linear(x, gen_weight(g, "beta", layer, C, HEADS), NULL)), **in[4];
+    decay = gckpt_scale(gckpt_activation(decay, GCKPT_SOFTPLUS, 0), -0.25f);
+    in[0] = &k, in[1] = &v, in[2] = &decay, in[3] = &beta;
+    for (int i = 0; i < 4 && capacity; i++)
+        *in[i] = gckpt_cache(*in[i], capacity);
+    return gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1, .decay = decay, .beta = beta });
+}
+
 /* Builds the model for calls of t tokens; if capacity is 0, without caches. */
 static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
 {
     gen_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
-    gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0, NULL };
+    gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0, NULL, NULL, NULL };
     const int64_t K = C / HEADS * desc.key_heads;
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
     gckpt_tensor *table = gen_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);
@@ -59,13 +82,14 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
         }
         if (style == WINDOWED)
             desc.window = WINDOW * (1 + 3 * l), desc.cap = 1.5f, desc.scale = l ? 0.5f : 0;
-        gckpt_tensor *keys = capacity ? gckpt_cache_window(k, capacity, l ? 0 : desc.window) : k;
-        gckpt_tensor *values = capacity ? gckpt_cache_window(v, capacity, l ? 0 : desc.window) : v;
+        const int64_t kept = style == DELTA ? 0 : capacity;
+        gckpt_tensor *keys = kept ? gckpt_cache_window(k, capacity, l ? 0 : desc.window) : k;
+        gckpt_tensor *values = kept ? gckpt_cache_window(v, capacity, l ? 0 : desc.window) : v;
         if (style == PREFIXED) {
             keys = gckpt_reshape(gen_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
             values = gen_prefixed(v, values, "pv", l);
         }
-        gckpt_tensor *a = gckpt_attention(q, keys, values, &desc);
+        gckpt_tensor *a = style == DELTA ? gen_delta(x, q, k, v, l, capacity) : gckpt_attention(q, keys, values, &desc);
         h = gckpt_add(h, gckpt_linear(a, gen_weight(m.g, "o", l, C, C), NULL));
         x = gckpt_linear(gckpt_rmsnorm(h, NULL, 0), gen_weight(m.g, "up", l, C, 2 * C), NULL);
         x = gckpt_linear(gckpt_gelu(x), gen_weight(m.g, "down", l, 2 * C, C), NULL);
@@ -147,7 +171,8 @@ static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gck
 #else
     const int element = 4;
 #endif
-    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * element);
+    const int64_t columns = style == DELTA ? 3 * C + 2 * HEADS : 2 * (style == SHARED ? C / HEADS : C);
+    size_t caches = (size_t)(B * kept * columns * element);
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_describe(one.p).arena + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);

@@ -41,7 +41,7 @@
 
 typedef gckpt_tensor T;
 
-enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
+enum { MOST = 900, READS = 5, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
 enum { NET_KINDS = 48, NET_FETCHES = 6, NET_CAPACITY = 9, NET_FEEDS = 6, NET_LENGTH = 3 };
 static unsigned net_features;
@@ -211,9 +211,9 @@ static void note_built(int id)
 }
 
 /* Notes the inputs of t. */
-static T *note4(T *t, T *a, T *b, T *c, T *d)
+static T *note5(T *t, T *a, T *b, T *c, T *d, T *e)
 {
-    T *in[READS] = { a, b, c, d };
+    T *in[READS] = { a, b, c, d, e };
     int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
@@ -238,6 +238,7 @@ static T *note4(T *t, T *a, T *b, T *c, T *d)
     }
     return t;
 }
+static T *note4(T *t, T *a, T *b, T *c, T *d) { return note5(t, a, b, c, d, NULL); }
 static T *note3(T *t, T *a, T *b, T *c) { return note4(t, a, b, c, NULL); }
 static T *note(T *t, T *a) { return note3(t, a, NULL, NULL); }
 static T *note2(T *t, T *a, T *b) { return note3(t, a, b, NULL); }
@@ -567,6 +568,24 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
 #endif
 
 #ifndef GCKPT_NO_ATTENTION
+#ifndef GCKPT_NO_RECURRENT
+/* Returns the gated delta rule of x, y and z; its factors are columns of them, or computed from them. */
+static T *delta(T *x, T *y, T *z, int heads)
+{
+    const int64_t c = gckpt_shape_of(x).d[2];
+    T *w = weight(c, heads), *decay = chance(50) ? note(B(slice)(z, 2, 0, heads), z) : note2(B(linear)(y, w, NULL), y, w);
+    T *beta = decay;
+    if (chance(70)) {
+        beta = note2(B(linear)(x, w, NULL), x, w);
+        beta = note(B(sigmoid)(beta), beta);
+    }
+    const gckpt_attention_desc desc = { .heads = heads, .causal = 1, .scale = chance(50) ? 0.4f : 0, .decay = decay,
+                                        .beta = beta };
+    y = note(B(scale)(y, 0.25f), y); /* large keys would let the state grow */
+    return note5(B(attention)(x, y, z, &desc), x, y, z, decay, beta);
+}
+#endif
+
 /* Returns attention with queries x, keys y and values z. Two heads may share the first half of keys and values, or
  * keys and values may be cached. */
 static T *attention(T *x, T *y, T *z, int heads)
@@ -574,7 +593,12 @@ static T *attention(T *x, T *y, T *z, int heads)
     const gckpt_shape s = gckpt_shape_of(x);
     const int shared = heads == 2 && chance(50), same = y == z, own = z == x;
     const int cached = net.cached && s.d[0] == net.rows && s.d[1] == net.t;
-    gckpt_attention_desc desc = { heads, shared, 0, NULL, 0, 0, 0, NULL };
+    gckpt_attention_desc desc = { .heads = heads, .key_heads = shared };
+#ifndef GCKPT_NO_RECURRENT
+    /* decided without chance(), so that nets without it stay as they were */
+    if (gckpt_id(x) % 4 == 2 && !shared && !net.cached && gckpt_shape_of(y).d[1] == s.d[1])
+        return delta(x, y, z, heads);
+#endif
     if (shared) {
         y = note(B(slice)(y, 2, 0, s.d[2] / 2), y);
         z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);

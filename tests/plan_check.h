@@ -149,7 +149,8 @@ enum {
     PC_ELEMENT = PC_BACKWARD | GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,
     PC_PAIR = PC_BACKWARD | GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
     PC_LOSS = PC_BACKWARD | GCKPT_LOSS,
-    PC_CELL = PC_1 | PC_2 | PC_3 | PC_O | PC_A
+    PC_CELL = PC_1 | PC_2 | PC_3 | PC_O | PC_A,
+    PC_DELTA = PC_0 | PC_1 | PC_2 | PC_3 | GCKPT_IN(4)
 };
 static const pc_op pc_ops[] = {
 #define PC_UNARY(name, reads, ...) { #name, PC_ELEMENT, { reads } },
@@ -205,6 +206,7 @@ static const pc_op pc_ops[] = {
     { "gru", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
     { "gru_reset_before", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
     { "lstm", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL, PC_CELL } },
+    { "delta_rule", PC_BACKWARD, { PC_DELTA, PC_DELTA, PC_DELTA, PC_DELTA, PC_DELTA } },
     { "max_pool", PC_BACKWARD, { PC_A } },
     { "average_pool", PC_BACKWARD, { 0 } },
     { "upsample", PC_BACKWARD, { 0 } },

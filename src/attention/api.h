@@ -13,11 +13,17 @@ typedef struct {
     gckpt_tensor *mask;    /* f32, added to the scores (after scale and cap), -inf to hide a key;
                             * broadcast to (B,heads,T,S), trained or not: relative position biases,
                             * any pattern of keys. Without causal, lengths and window */
+    gckpt_tensor *decay;   /* f32 (B,T,heads), usually <= 0; with beta: the gated delta rule */
+    gckpt_tensor *beta;    /* f32 (B,T,heads), usually 0 to 1; NULL without decay */
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
  * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), except with a
  * mask, nor repeats shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get
- * gradient 0; a query without keys gives 0. Keys before a window cost nothing. */
+ * gradient 0; a query without keys gives 0. Keys before a window cost nothing.
+ * With desc.decay and desc.beta instead the gated delta rule (Yang 2024): each head has a state S
+ * (K,D), at first 0, that takes the steps in order: S = exp(decay) S, S += k' beta (v - k S), and
+ * the output is scale q S. Then q and k are (B,T,key_heads K), v is (B,T,heads D) -> (B,T,heads D),
+ * with K and D at most 1024; causal must be 1, and lengths, window, cap and mask have no value. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {

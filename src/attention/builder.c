@@ -1,4 +1,5 @@
 #include "attention/attention.h"
+#include "recurrent/recurrent.h"
 #include "graph/graph.h"
 #include "ops/internal.h"
 
@@ -44,6 +45,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     if (!desc)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
+    if (g && (desc->decay || desc->beta))
+        return gckpti_delta_rule(in, desc);
     if (g && desc->mask)
         return gckpti_masked_attention(in, desc);
     if (o.key_heads == o.heads)

@@ -4,8 +4,9 @@
 #ifndef GCKPT_NO_CACHES
 /* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
  * then the T rows of x; causal attention ignores the rest. With it a model generates token by
- * token, with the bits of one call with all tokens. Only causal attention without lengths (as keys
- * and values) and gckpt_concat along axis 1 (as its last input) may read the result. In a graph
+ * token, with the bits of one call with all tokens. Only causal attention without lengths (as k, v,
+ * decay and beta), gckpt_concat along axis 1 (as its last input) and gckpt_slice along axis 1 may
+ * read the result; a slice up to the end of the axis ends with the row written last. In a graph
  * with caches, gckpt_rotary and gckpt_positions add gckpt_position to their first position, up to
  * the capacity. Only INFERENCE plans may have caches; a call takes at most the graph's rows; all
  * caches of a graph have one capacity and one T. The executor holds them in the precision of the

@@ -9,7 +9,7 @@ static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_ten
     gckpti_fail(g, GCKPT_E_ARG,
                 "%s: %T is a gckpt_cache, with rows that are not written yet; only causal "
                 "attention and, of a cache without a window, gckpt_concat (axis 1, as the last "
-                "input) can read it",
+                "input) and gckpt_slice (axis 1, up to the end) can read it",
                 what, x);
 }
 
@@ -90,7 +90,7 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     const int axis = strcmp(listed, "concat") ? 0 : *(const int *)attributes;
     const gckpti_slice *slice = strcmp(listed, "slice") ? NULL : (const gckpti_slice *)attributes;
     const int64_t rows = slice ? in[0]->shape.d[0] - gckpti_join_words(slice->begin) : 0;
-    if (slice && slice->relative && rows < capacity)
+    if (slice && slice->relative && !in[0]->variable && rows < capacity)
         gckpti_fail(g, GCKPT_E_SHAPE,
                     "positions: caches have a capacity of %I rows, but the table has %I positions "
                     "from `first` on; make it larger",
@@ -98,8 +98,10 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     for (int i = 0; i < n; i++)
         if (in[i]->variable && !strcmp(listed, "attention"))
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
-        else if (in[i]->variable && (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
-                                     gckpti_cache_of(in[i])->window))
+        else if (in[i]->variable && !(slice && slice->relative) &&
+                 (gckpti_cache_of(in[i])->window || !i || strcmp(listed, "delta_rule")) &&
+                 (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
+                  gckpti_cache_of(in[i])->window))
             gckpti_fail_cached(g, name, in[i]);
     return g->object.sticky == GCKPT_OK;
 }

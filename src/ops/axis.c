@@ -134,5 +134,8 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    return gckpti_slice_of(x, axis, begin, end, 0);
+    /* of a variable: the rows written last */
+    const gckpt_tensor *v = x && axis == 1 && end == x->shape.d[1] ? x->variable : NULL;
+    const int64_t missing = v ? v->shape.d[1] - v->in[0]->shape.d[1] : 0;
+    return gckpti_slice_of(x, axis, begin - missing, end - missing, v != NULL);
 }

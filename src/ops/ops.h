@@ -38,9 +38,9 @@ GCKPTI_COLD_END
     X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
     X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
     X(mean_squared_error_with, LOSSES) X(huber, LOSSES) X(binary_cross_entropy, LOSSES)            \
-    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT) X(max_pool, IMAGES)     \
-    X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
-    X(conv2d, IMAGES)
+    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT)                         \
+    X(delta_rule, RECURRENT) X(max_pool, IMAGES) X(average_pool, IMAGES) X(upsample, IMAGES)       \
+    X(groupnorm, IMAGES) X(batchnorm, IMAGES) X(conv2d, IMAGES)
 /* clang-format on */
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)

@@ -6,5 +6,7 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
                                                  V(reset_gates),
                                                  V(new_gates),
                                                  GCKPTI_IF_TRAINING(V(new_gate_grads)),
-                                                 GCKPTI_IF_TRAINING(V(reset_gate_grads)) };
+                                                 GCKPTI_IF_TRAINING(V(reset_gate_grads)),
+                                                 V(delta_update),
+                                                 GCKPTI_IF_TRAINING(V(delta_grads)) };
 #endif

@@ -130,4 +130,94 @@ GCKPTI_CELL_LOOP(new_gate_grads, new_gate_grads_at)
 GCKPTI_CELL_LOOP(reset_gate_grads, reset_gate_grads_at)
 GCKPTI_CELL_LOOP(lstm_gate_grads, lstm_gate_grads_at)
 #undef GCKPTI_CELL_LOOP
+
+/* ---- delta_rule: one head at one step, by the formulas of recurrent/delta.c ---- */
+/* Computes columns j..j+W*vectors-1; several vectors at once hide the latency of the chains. */
+GCKPTI_INLINED void V(delta_columns)(const gckpti_delta_step *s, int64_t j, const int vectors)
+{
+    const int64_t n = s->values;
+    const FLOATS decay = V(set1)(s->decay);
+    FLOATS a[4] = { V(zero)(), V(zero)(), V(zero)(), V(zero)() }, b[4] = { a[0], a[0], a[0], a[0] };
+    for (int64_t i = 0; i < s->keys; i++) {
+        const float *from = s->from + i * n;
+        GCKPTI_UNROLL
+        for (int64_t v = 0, at = j; v < vectors; v++, at += W)
+            a[v] = V(fma)(V(set1)(s->k[i]), decay * V(load_n)(from + at, n - at), a[v]);
+    }
+    for (int64_t v = 0, at = j; v < vectors; v++, at += W) {
+        a[v] = V(load_n)(s->v + at, n - at) - a[v];
+        if (s->r)
+            V(store_n)(s->r + at, a[v], n - at);
+        a[v] = V(set1)(s->beta) * a[v];
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS k = V(set1)(s->k[i]), q = V(set1)(s->out ? s->q[i] : 0.0f);
+        GCKPTI_UNROLL
+        for (int64_t v = 0, at = j; v < vectors; v++, at += W) {
+            const FLOATS x = V(fma)(k, a[v], decay * V(load_n)(s->from + i * n + at, n - at));
+            V(store_n)(s->to + i * n + at, x, n - at);
+            b[v] = V(fma)(q, x, b[v]);
+        }
+    }
+    for (int64_t v = 0, at = j; v < vectors && s->out; v++, at += W)
+        V(store_n)(s->out + at, V(set1)(s->scale) * b[v], n - at);
+}
+
+GCKPTI_KERNEL void V(delta_update)(const gckpti_delta_step *s)
+{
+    int64_t j = 0;
+    for (; j + 4 * W <= s->values; j += 4 * W)
+        V(delta_columns)(s, j, 4);
+    for (; j < s->values; j += W)
+        V(delta_columns)(s, j, 1);
+}
+
+GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
+{
+    const int64_t n = s->values;
+    const FLOATS scale = V(set1)(s->scale), beta = V(set1)(s->beta), decay = V(set1)(s->decay);
+    float *u = s->scratch, *w = u + n, *x = w + n, *p = x + n, total = 0.0f;
+    for (int64_t j = 0; j < n; j += W) {
+        V(store_n)(u + j, scale * V(load_n)(s->g + j, n - j), n - j);
+        V(store_n)(w + j, beta * V(load_n)(s->r + j, n - j), n - j);
+        V(store_n)(x + j, V(zero)(), n - j);
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS q = V(set1)(s->q[i]), k = V(set1)(s->k[i]);
+        float *d = s->d + i * n;
+        for (int64_t j = 0; j < n; j += W) {
+            const FLOATS y = V(fma)(q, V(load_n)(u + j, n - j), V(load_n)(d + j, n - j));
+            V(store_n)(d + j, y, n - j);
+            V(store_n)(x + j, V(fma)(k, y, V(load_n)(x + j, n - j)), n - j);
+        }
+        if (s->dq)
+            gckpti_put(s->dq + i, V(dot)(s->to + i * n, u, n), s->add[0]);
+        if (s->dk)
+            gckpti_put(s->dk + i, V(dot)(d, w, n), s->add[1]);
+    }
+    if (s->dbeta)
+        gckpti_put(s->dbeta, V(dot)(x, s->r, n), s->add[4]);
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS y = V(load_n)(x + j, n - j);
+        if (s->dv)
+            V(put_product_n)(s->dv + j, y, beta, s->add[2], n - j);
+        V(store_n)(w + j, -beta * y, n - j);
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS k = V(set1)(s->k[i]);
+        float *d = s->d + i * n;
+        for (int64_t j = 0; j < n; j += W) {
+            V(store_n)(p + j, decay * V(load_n)(s->from + i * n + j, n - j), n - j);
+            V(store_n)(d + j, V(fma)(k, V(load_n)(w + j, n - j), V(load_n)(d + j, n - j)), n - j);
+        }
+        if (s->dk)
+            s->dk[i] += V(dot)(p, w, n);
+        if (s->ddecay)
+            total += V(dot)(d, p, n);
+        for (int64_t j = 0; j < n; j += W)
+            V(store_n)(d + j, decay * V(load_n)(d + j, n - j), n - j);
+    }
+    if (s->ddecay)
+        gckpti_put(s->ddecay, total, s->add[3]);
+}
 #endif

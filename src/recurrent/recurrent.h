@@ -1,7 +1,7 @@
 #pragma once
 #include "ops/ops.h"
 
-/* gru, gru_reset_before and lstm: their attributes, the state of a call, and a step's kernels. */
+/* gru, gru_reset_before, lstm, the gated delta rule: attributes, states, the kernels of a step. */
 #ifndef GCKPT_NO_RECURRENT
 enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
 
@@ -42,10 +42,39 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
+/* ---- recurrent/delta.c ---- */
+enum { GCKPTI_DELTA_COLUMNS = 1024 }; /* most columns of a head */
+typedef struct {
+    int heads, key_heads; /* of v, decay and beta; of q and k */
+    float scale;          /* 0 selects 1 / sqrt(columns of a key) */
+    int missing;          /* how many of the S steps do not exist at position 0 */
+} gckpti_delta;
+
+/* A step of a head, with a state of (keys,values) floats. Pointers not required are NULL.
+ * forward   reads from, k, v, q; writes to (which may be from), r, out
+ * backward  reads from, to, q, k, r, g; updates d, the gradient of the state; writes dq (or adds to
+ *           it, as to dk, dv, ddecay, dbeta); scratch: 4 rows of values */
+typedef struct gckpti_delta_step {
+    int64_t keys, values;
+    const float *q, *k, *v, *g, *from;
+    float *to, *r, *out, *d, *scratch;
+    float decay, beta, scale; /* decay: the factor exp(decay) */
+    float *dq, *dk, *dv, *ddecay, *dbeta;
+    int add[5]; /* nonzero if the gradients in this order are added to */
+} gckpti_delta_step;
+typedef void (*gckpti_delta_fn)(const gckpti_delta_step *step);
+
+#ifndef GCKPT_NO_ATTENTION
+/* Adds the gated delta rule of desc to the graph. in: q, k and v. */
+GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in,
+                                          const gckpt_attention_desc *desc);
+#endif
+
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
     gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;
     gckpti_cell_fn reset_gates, new_gates, new_gate_grads, reset_gate_grads;
+    gckpti_delta_fn delta_update, delta_grads;
 } gckpti_cell_loops;
 #define GCKPTI_IF_RECURRENT(x) x
 #include "num/plain_begin.h"
@@ -53,4 +82,7 @@ typedef struct gckpti_cell_loops {
 #include "num/plain_end.h"
 #else
 #define GCKPTI_IF_RECURRENT(x) NULL
+#define gckpti_delta_rule(in, desc)                                                                \
+    gckpti_fail((in)[0]->graph, GCKPT_E_ARG,                                                       \
+                "attention: this build leaves the gated delta rule out (GCKPT_NO_RECURRENT)")
 #endif

@@ -67,7 +67,7 @@ static void solve(const problem *p, const way *w, arrays *a)
                             gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
                             gckpt_input(g, "v", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
                             gckpt_input(g, "g", GCKPT_F32, gckpt_shape3(w->rows, p->t, c)) };
-    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale, NULL };
+    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale, NULL, NULL, NULL };
     if (p->lengths)
         desc.lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(w->rows));
     gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]),
@@ -383,7 +383,7 @@ static void refusals(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
-    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0, NULL };
+    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0, NULL, NULL, NULL };
     gckpt_fetch_spec fetch = { gckpt_attention(in, in, in, &desc), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch.specs = &fetch, .fetch.count = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;

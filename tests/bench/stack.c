@@ -58,7 +58,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *k =
         gckpt_rotary(dense(p, "k", h, dim, keys, 0), &(gckpt_rotary_desc){ .heads = s->model->key_heads });
     gckpt_tensor *v = dense(p, "v", h, dim, keys, RANK);
-    const gckpt_attention_desc causal = { heads, s->model->key_heads, 1, NULL, 0, 0, 0, NULL };
+    const gckpt_attention_desc causal = { heads, s->model->key_heads, 1, NULL, 0, 0, 0, NULL, NULL, NULL };
     h = gckpt_attention(q, k, v, &causal);
     x = gckpt_add(x, dense(p, "o", h, dim, dim, 0));
     h = gckpt_rmsnorm(x, NULL, 0);

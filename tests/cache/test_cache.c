@@ -292,7 +292,7 @@ static gckpt_tensor *table(int64_t n)
 static gckpt_tensor *cached(int64_t t, int64_t capacity) { return gckpt_cache(of(2, t, 4), capacity); }
 static gckpt_tensor *lengths_with(gckpt_tensor *k)
 {
-    const gckpt_attention_desc desc = { 2, 0, 1, gckpt_input(graph, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0, NULL };
+    const gckpt_attention_desc desc = { 2, 0, 1, gckpt_input(graph, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0, NULL, NULL, NULL };
     return gckpt_attention(of(2, 3, 4), k, k, &desc);
 }
 static gckpt_tensor *after(gckpt_tensor *first, gckpt_tensor *then) { return first && then ? then : NULL; }
@@ -312,7 +312,7 @@ static gckpt_tensor *attends(int64_t t, int causal, int which)
 static gckpt_tensor *windows(int64_t t, int64_t capacity, int64_t keeps, int64_t sees)
 {
     gckpt_tensor *c = gckpt_cache_window(of(2, t, 4), capacity, keeps);
-    const gckpt_attention_desc desc = { 1, 0, 1, NULL, sees, 0, 0, NULL };
+    const gckpt_attention_desc desc = { 1, 0, 1, NULL, sees, 0, 0, NULL, NULL, NULL };
     return gckpt_attention(of(2, t, 4), c, c, &desc);
 }
 static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)

@@ -41,7 +41,7 @@ static runner start(gckpt_store *s, const model *m, int64_t t, const gckpt_plan_
     const int64_t keys = m->c / m->heads * m->key_heads;
     gckpt_tensor *h = r.in = gckpt_input(r.g, "x", GCKPT_F32, gckpt_shape3(m->rows, r.t, m->c));
     for (int l = 0; l < LAYERS; l++) {
-        const gckpt_attention_desc desc = { m->heads, m->key_heads, 1, NULL, m->window[l], m->cap, 0, NULL };
+        const gckpt_attention_desc desc = { m->heads, m->key_heads, 1, NULL, m->window[l], m->cap, 0, NULL, NULL, NULL };
         gckpt_tensor *q = projected(h, "q", l, m->c, m->c), *k = projected(h, "k", l, m->c, keys);
         gckpt_tensor *v = m->shared ? NULL : projected(h, "v", l, m->c, keys);
         if (m->rotary)

@@ -307,6 +307,19 @@ class Draw:
                              if self.chance(50) else -1] + states + [lengths])
         self.made(y, (t, 2 * u))
 
+    def grow_delta_rule(self, x, s):
+        if len(s) != 2 or s[0] * s[1] > SMALL:
+            return
+        t, c = s
+        shared, heads = self.r.choice([(1, 1), (1, 2), (2, 2), (2, 4)])
+        wide = int(shared * self.r.integers(1, 5)), int(heads * self.r.choice([1, 2, 3, 33]))
+        q, k, v = (self.op("linear", [x, self.weight(c, n), -1]) for n in (wide[0], wide[0], wide[1]))
+        k = q if self.chance(20) else k
+        decay = self.op("linear", [x, self.weight(c, int(heads)), -1])
+        beta = self.op("sigmoid", [decay]) if self.chance(80) else decay
+        scale = F(0.4 if self.chance(30) else 0)
+        self.made(self.op("delta_rule", [q, k, v, decay, beta], int(heads), int(shared), scale), (t, wide[1]))
+
     def grow_batchnorm(self, x, s):
         if len(s) < 2 or np.prod(s[:-1]) < 2:  # refused: one value per channel, in a micro-batch of one row
             return

@@ -252,6 +252,24 @@ class Product:
         return fma(self.a, self.b, s)
 
 
+class Several:
+    """Contributions that follow each other, the first of which may be stored."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def store(self):
+        s = self.parts[0].store()
+        for part in self.parts[1:]:
+            s = part.add(s)
+        return s
+
+    def add(self, s):
+        for part in self.parts:
+            s = part.add(s)
+        return s
+
+
 class Select(Value):
     """A contribution that is x where an element was taken, and +0 elsewhere (r1)."""
 

@@ -238,6 +238,11 @@ static T build(const char *name, const T *x, int n)
         d.cap = real(), d.scale = real(), d.lengths = x[3];
         return gckpt_attention(x[0], x[1], x[2], &d);
     }
+    if (!strcmp(name, "delta_rule")) {
+        gckpt_attention_desc d = { .causal = 1, .decay = x[3], .beta = x[4] };
+        d.heads = whole(), d.key_heads = whole(), d.scale = real();
+        return gckpt_attention(x[0], x[1], x[2], &d);
+    }
     if (!strcmp(name, "rotary")) {
         gckpt_rotary_desc d = { 0 };
         float frequencies[512];

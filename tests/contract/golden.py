@@ -146,11 +146,16 @@ def recurrent():
     shapes = {"x": (2, -1, 3), "wx": (3, -1), "wh": (4, -1), "bx": (-1,), "bh": (-1,), "h0": (2, 4), "c0": (2, 4)}
     done = wrong = 0
     for name in [k + more for k in ("gru", "lstm") for more in ("", "_started", "_bare", "_lengths")] + [
-            "gru_before", "gru_before_lengths", "gather"]:
+            "gru_before", "gru_before_lengths", "delta_rule", "delta_rule_own", "gather"]:
         net, refs = Net(2, 2), {}
         if name == "gather":
             refs["x"] = net.input(data["gather_x"].reshape(2, -1, 3))
             y = net.op("gather", [refs["x"], net.input(data["gather_index"].reshape(2, -1))])
+        elif name[0] == "d":
+            heads = 2 if name == "delta_rule" else 1
+            for k, n in (("q", 3), ("k", 3), ("v", 4), ("decay", heads), ("beta", heads)):
+                refs[k] = net.input(data[name + "_" + k].reshape(2, -1, n))
+            y = net.op("delta_rule", list(refs.values()), heads, 1, F(0))
         else:
             order = ("x", "wx", "bx", "wh", "bh", "h0") if name[0] == "g" else ("x", "wx", "wh", "bx", "h0", "c0")
             for k in order:
@@ -158,13 +163,13 @@ def recurrent():
                     v = data[name + "_" + k].reshape(shapes[k])
                     refs[k] = net.input(v) if k in ("x", "h0", "c0") else net.param(v)
             given = data.get(name + "_lengths")
-            lengths = -1 if given is None else net.input(given.astype(np.int32))
-            y = net.op(name.split("_")[0], [refs.get(k, -1) for k in order] + [lengths],
+            lengths = [] if name[0] == "d" else [-1 if given is None else net.input(given.astype(np.int32))]
+            y = net.op("delta_rule" if name[0] == "d" else name.split("_")[0], [refs.get(k, -1) for k in order] + lengths,
                        *[int("before" in name)] * (name[0] == "g"))
-        shape = (2, -1, {"gru": 4, "lstm": 8, "gather": 3}[name.split("_")[0]])
+        shape = (2, -1, {"gru": 4, "lstm": 8, "delta": 4, "gather": 3}[name.split("_")[0]])
         r = data[name + "_r"].reshape(shape)
         net.term(net.op("sum_loss", [net.op("mul", [y, net.input(r)])]))
-        if name == "gather":
+        if name[0] in "dg" and name[:3] != "gru":
             net.param(np.zeros(1, F))
         again, dump, _, _ = evaluated(net)
         ok = close(name, again.values[dump.ids[y]], data[name + "_out"], 0)

@@ -1318,6 +1318,79 @@ class Lstm:
         return Recurrent.gradients(c, das, products, hs, [d, e])
 
 
+@op("delta_rule")
+class DeltaRule:
+    """The gated delta rule (p4, p5), for all rows of the batch at once."""
+
+    def parts(c, h):
+        """Returns q, k, v, exp(decay) and beta of head h."""
+        heads, shared = c.a[0], c.a[1] or c.a[0]
+        q, k = (x.reshape(x.shape[0], x.shape[1], shared, -1)[:, :, h // (heads // shared)] for x in c.x[:2])
+        v = c.x[2].reshape(c.x[2].shape[0], c.x[2].shape[1], heads, -1)[:, :, h]
+        return q, k, v, exp(c.x[3][:, :, h]), c.x[4][:, :, h]
+
+    def scale(c, k):
+        return c.a[2] if c.a[2] != 0 else F(1) / np.sqrt(F(k.shape[-1]))
+
+    def along_keys(k, s):
+        """Returns chains of k s over the rows of the state s (B,K,D)."""
+        return chain(k[:, None], s, np.zeros((s.shape[0], 1, s.shape[2]), F))[:, 0]
+
+    def states(c, h):
+        """Returns, of each step: e times the state before it, r, the state."""
+        q, k, v, e, beta = DeltaRule.parts(c, h)
+        s, steps = np.zeros((k.shape[0], k.shape[2], v.shape[2]), F), []
+        for t in range(k.shape[1]):
+            before = e[:, t, None, None] * s
+            r = v[:, t] - DeltaRule.along_keys(k[:, t], before)
+            s = fma(k[:, t, :, None], (beta[:, t, None] * r)[:, None], before)
+            steps.append((before, r, s))
+        return steps
+
+    def forward(c):
+        out = []
+        for h in range(c.a[0]):
+            q = DeltaRule.parts(c, h)[0]
+            out.append(np.stack([DeltaRule.scale(c, q) * DeltaRule.along_keys(q[:, t], s)
+                                 for t, (_, _, s) in enumerate(DeltaRule.states(c, h))], 1))
+        return np.concatenate(out, -1)
+
+    def backward(c, g):
+        heads, shared = c.a[0], c.a[1] or c.a[0]
+        group = heads // shared
+        g = g.reshape(g.shape[0], g.shape[1], heads, -1)
+        dq, dk = ([[] for _ in range(shared)] for _ in range(2))
+        dv, ddecay, dbeta = [], [], []
+        for h in range(heads):
+            q, k, v, e, beta = DeltaRule.parts(c, h)
+            d = np.zeros((k.shape[0], k.shape[2], v.shape[2]), F)
+            steps = []
+            for t, (before, r, s) in list(enumerate(DeltaRule.states(c, h)))[::-1]:
+                u, b, w = DeltaRule.scale(c, q) * g[:, t, h], beta[:, t, None], beta[:, t, None] * r
+                d = fma(q[:, t, :, None], u[:, None], d)
+                x = DeltaRule.along_keys(k[:, t], d)
+                y = -b * x
+                first = row_dot(d, w[:, None])
+                d = fma(k[:, t, :, None], y[:, None], d)
+                total = np.zeros(d.shape[0], F)
+                for row in row_dot(d, before).T:
+                    total = total + row
+                steps.insert(0, (row_dot(s, u[:, None]), first, row_dot(before, y[:, None]), x, total, row_dot(x, r)))
+                d = e[:, t, None, None] * d
+            of = [np.stack(x, 1) for x in zip(*steps)]
+            dq[h // group].append(of[0])
+            dk[h // group] += of[1:3]
+            dv.append(of[3])
+            ddecay.append(of[4])
+            dbeta.append(of[5])
+        beta = np.repeat(c.x[4], dv[0].shape[-1], -1)
+
+        def several(parts):
+            return Several([Value(np.concatenate(x, -1)) for x in zip(*parts)])
+        return [several(dq), several(dk), Product(np.concatenate(dv, -1), beta), Value(np.stack(ddecay, -1)),
+                Value(np.stack(dbeta, -1))]
+
+
 # ---- q. batch norm, upsample ----
 @op("batchnorm")
 class Batchnorm:

@@ -1177,6 +1177,24 @@ static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int 
     try_problem(&p);
 }
 
+/* Tests the gated delta rule: heads with `keys` and `values` columns, `shared` of them for each head of keys. */
+static void delta(int64_t rows, int64_t steps, int heads, int shared, int64_t keys, int64_t values, int style)
+{
+    const gckpti_delta o = { heads, heads / shared, style % 2 ? 0.3f : 0, 0 };
+    const gckpt_shape k = gckpt_shape3(rows, steps, keys * o.key_heads), factors = gckpt_shape3(rows, steps, heads);
+    problem p = { .op = &gckpti_op_delta_rule,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = (double)(rows * steps * heads) * (double)(keys * values),
+                  .inputs = 5,
+                  .shape = { k, k, gckpt_shape3(rows, steps, values * heads), factors, factors } };
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "delta_rule %ld x %ld, %d heads, %d share, %ld x %ld, style %d", (long)rows, (long)steps, heads,
+            shared, (long)keys, (long)values, style);
+    try_problem(&p);
+}
+
 static void test_sequences(void)
 {
     static const int16_t sizes[][3] = { /* { rows, steps, units } */
@@ -1190,6 +1208,12 @@ static void test_sequences(void)
     for (int64_t i = 0, end = sampled(60); i < end; i++)
         recurrent(random_in(1, 9), random_in(1, 6), random_in(1, 40), (int)(next_random(&state) & 31),
                   (int)(i / 8 % STYLES));
+    delta(2, 5, 2, 2, 20, 70, NORMAL);
+    delta(1, 17, 3, 1, 4, 130, NORMAL);
+    for (int64_t i = 0, end = sampled(40); i < end; i++) {
+        const int shared = (int)random_in(1, 2), heads = shared * (int)random_in(1, 2);
+        delta(random_in(1, 3), random_in(1, 10), heads, shared, random_in(1, 9), random_in(1, 70), (int)(i % STYLES));
+    }
     gather(3, 700, 900, 65, NORMAL);
     for (int64_t i = 0, end = sampled(30); i < end; i++)
         gather(random_in(1, 5), random_in(1, 20), random_in(1, 30), random_in(1, 40), (int)(i % STYLES));

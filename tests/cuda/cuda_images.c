@@ -1,5 +1,5 @@
 /* cuda_images.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): convolutions and transposed
- * convolutions, pools, group and batch norm, gather, recurrent layers, u8 inputs. It also checks that every op has CUDA
+ * convolutions, pools, group and batch norm, gather, recurrent layers, the gated delta rule, u8 inputs. It also checks that every op has CUDA
  * kernels. Then it trains a small ResNet, a GRU and an LSTM: all plans and splits must give the processor's bits, also
  * with replayed micro-batches, and no step may copy data to the host before its last update.
  *     build/cuda_images [first seed] [rounds] */
@@ -235,7 +235,7 @@ static void bytes(void)
     both(&gckpti_op_from_u8, GCKPT_FORWARD, &c);
 }
 
-/* ---- gru, lstm ---- */
+/* ---- gru, lstm, delta_rule ---- */
 static void recurrent(void)
 {
     const int gates = 3 + (int)below(2), bias = gates == 3 && chance(60), start = chance(60);
@@ -267,6 +267,24 @@ static void recurrent(void)
     both(op, GCKPT_FORWARD, &d);
     gradients(op, &c);
     both(op, GCKPT_BACKWARD, &c);
+}
+
+static void delta(void)
+{
+    const int shared = 1 + (int)below(2), heads = shared * (1 + (int)below(2));
+    const gckpti_delta o = { heads, shared, chance(50) ? 0.5f : 0, 0 };
+    gckpt_call c = new_call(&o, 5);
+    const int64_t b = 1 + below(3), t = 1 + below(10), keys = 1 + below(chance(20) ? 40 : 9);
+    c.in[0].shape = c.in[1].shape = gckpt_shape3(b, t, shared * keys);
+    c.in[2].shape = gckpt_shape3(b, t, heads * (1 + below(chance(20) ? 300 : 40)));
+    c.in[3].shape = c.in[4].shape = gckpt_shape3(b, t, heads);
+    c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
+    CHECK(gckpti_op_delta_rule.shape(&c) == GCKPT_OK);
+    values(&c);
+    c.out = operand(count_of(&c.shape));
+    both(&gckpti_op_delta_rule, GCKPT_FORWARD, &c);
+    gradients(&gckpti_op_delta_rule, &c);
+    both(&gckpti_op_delta_rule, GCKPT_BACKWARD, &c);
 }
 
 /* Checks that every op has a forward kernel, and a backward kernel if it has a backward. */
@@ -464,6 +482,7 @@ int main(int argc, char **argv)
         taken();
         bytes();
         recurrent();
+        delta();
     }
     trainings();
     block_close();

@@ -359,6 +359,8 @@ static T *net_layer(fuzz_net *n, bytes *b, T *x)
         d.cap = choose(b, 3) == 0 ? real(b) : 0;
         d.lengths = choose(b, 3) == 0 ? net_index(n, b, net_rows_of(x, 2)) : NULL;
         w = net_like(n, b, 3, x), v = net_like(n, b, 3, w);
+        if (choose(b, 4) == 0)
+            d.decay = gckpt_slice(v, 2, 0, d.heads), d.beta = choose(b, 4) ? d.decay : NULL;
         return bias ? gckpt_attention(x, w, v, &d)
                     : gckpt_attention(x, w, v, &(gckpt_attention_desc){ .heads = d.heads, .causal = d.causal });
     }

@@ -51,6 +51,9 @@ BASES = {  # settings under which the other keys of a type take effect
     "gpt_neox": dict(),
     "gemma4_text": dict(sliding_window=4, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64,
                         attention_k_eq_v=True, global_head_dim=8, num_global_key_value_heads=2),
+    "qwen3_5_text": dict(layer_types=["linear_attention", FULL, "linear_attention"], head_dim=8,
+                         linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+                         linear_value_head_dim=6),
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
         "original_max_position_embeddings": 16}
@@ -105,7 +108,7 @@ MACHINERY = re.compile(
     r".*mtp.*|text_encoder|generator|json|use_return_dict|push_to_hub|copy|"
     r"cache_dir|force_download|local_files_only|proxies|token|revision|trust_remote_code|subfolder|"
     r"repo_id|commit_message|gguf_file|return_unused_kwargs|vision_.*|default_rope_type|"
-    r"ignore_keys_at_rope_validation|num_heads)$")
+    r"ignore_keys_at_rope_validation|num_heads|number_of_conv_states)$")
 
 
 def base_of(kind):
@@ -177,6 +180,8 @@ def keys_of(kind):
 def values_of(kind, key, usual):
     if key == "sliding_window_pattern" and kind != "gemma3_text":
         return []
+    if key == "full_attention_interval":
+        return []  # layer_types replaces it
     if key == "original_max_position_embeddings":
         return []  # scaled positions use the values of rope_parameters
     if key == "rope_parameters" and kind == "gemma3_text":

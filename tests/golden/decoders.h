@@ -104,6 +104,15 @@ static const int32_t decoders_generated_gemma4_big[32] = {
     79, 121, 2, 127, 2, 93, 57, 87, 30, 37, 57, 91, 99, 24, 4, 79, 121, 56, 37, 55, 113, 56, 27,
     27, 56, 86, 27, 99, 13, 54, 4, 116
 };
+static const double decoders_losses_qwen35[10] = {
+    5.1049730448198494, 4.8780893024079175, 4.6905522151575241, 4.5221172028309367,
+    4.3715927667489849, 4.2389611663235094, 4.1146173006755165, 3.9921184656366591,
+    3.8790070204221694, 3.7714155805292759
+};
+static const int32_t decoders_generated_qwen35[32] = {
+    102, 4, 119, 125, 48, 105, 32, 18, 3, 4, 35, 16, 91, 36, 127, 95, 125, 52, 6, 32, 119, 6, 35,
+    63, 42, 12, 55, 32, 52, 48, 23, 89
+};
 static const double decoders_losses_phi3_short[10] = {
     5.5867121176503636, 5.2763092184043314, 5.0094786286059323, 4.8015565370388122,
     4.6177140086874626, 4.4512432998403266, 4.3010081484491751, 4.1659339487344065,
@@ -163,6 +172,15 @@ static const int32_t decoders_generated_gemma4_lora[32] = {
     79, 121, 111, 25, 113, 121, 2, 24, 37, 57, 37, 55, 30, 37, 55, 24, 37, 55, 24, 37, 57, 37,
     55, 37, 55, 24, 37, 87, 37, 57, 91, 99
 };
+static const double decoders_losses_qwen35_lora[10] = {
+    5.0769439969098329, 5.0135906636885252, 4.9509079488298999, 4.8764282407250077,
+    4.8317343260692329, 4.7842471053381175, 4.7425454778434082, 4.7025683340186992,
+    4.6604215679714391, 4.6183555503802873
+};
+static const int32_t decoders_generated_qwen35_lora[32] = {
+    105, 32, 6, 32, 119, 6, 127, 95, 125, 79, 109, 89, 74, 63, 69, 14, 87, 89, 32, 119, 30, 79,
+    78, 70, 48, 105, 26, 14, 26, 14, 105, 74
+};
 static const double decoders_losses_glm4_prefix[10] = {
     5.5933766551532296, 5.5857795079034762, 5.5779317084461297, 5.5697911224121324,
     5.5613781799201609, 5.5528297170688301, 5.5443949896202893, 5.5363271750010261,
@@ -196,6 +214,8 @@ static const struct {
       decoders_generated_gemma4 },
     { "gemma4_big", "gemma4_big", NULL, decoders_losses_gemma4_big,
       decoders_generated_gemma4_big },
+    { "qwen35", "qwen35", NULL, decoders_losses_qwen35,
+      decoders_generated_qwen35 },
     { "phi3_short", "phi3", NULL, decoders_losses_phi3_short,
       decoders_generated_phi3_short },
     { "phi3_long", "phi3", NULL, decoders_losses_phi3_long,
@@ -210,6 +230,8 @@ static const struct {
       decoders_generated_neox_lora },
     { "gemma4_lora", "gemma4_lora", "gemma4_big", decoders_losses_gemma4_lora,
       decoders_generated_gemma4_lora },
+    { "qwen35_lora", "qwen35_lora", "qwen35", decoders_losses_qwen35_lora,
+      decoders_generated_qwen35_lora },
     { "glm4_prefix", "glm4_prefix", "glm4", decoders_losses_glm4_prefix,
       NULL },
 };

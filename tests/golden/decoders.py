@@ -39,6 +39,7 @@ GEMMA4 = dict(SMALL, num_hidden_layers=5, head_dim=8, global_head_dim=16, slidin
                   FULL: {"rope_type": "proportional", "rope_theta": 1000.0, "factor": 2.0,
                          "partial_rotary_factor": 0.5},
                   SLIDING: {"rope_type": "default", "rope_theta": 100.0}})
+QWEN35 = {"conv1d": 1.5, "out_proj": 0.1, "embed_tokens": 0.3, "in_proj_qkv": 0.3}  # sizes of weights
 MODELS = {
     "phi3": ("phi3", dict(SMALL, num_attention_heads=2, num_key_value_heads=1)),
     "granite": ("granite", dict(SMALL, attention_bias=True, mlp_bias=True, embedding_multiplier=3.0,
@@ -62,6 +63,10 @@ MODELS = {
     "gemma4_big": ("gemma4_text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1,
                                        hidden_size_per_layer_input=0, final_logit_softcapping=4.0,
                                        tie_word_embeddings=False)),
+    "qwen35": ("qwen3_5_text", dict(SMALL, num_hidden_layers=4, head_dim=8, linear_num_key_heads=2,
+                                    linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=8,
+                                    rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                                                     "partial_rotary_factor": 0.5})),
 }
 
 
@@ -94,6 +99,9 @@ ADAPTERS = {
     "gemma4_lora": ("gemma4_big", lambda: peft.LoraConfig(
         task_type="CAUSAL_LM", r=2, lora_alpha=8,
         target_modules=["q_proj", "v_proj", "down_proj"])),
+    "qwen35_lora": ("qwen35", lambda: peft.LoraConfig(
+        task_type="CAUSAL_LM", r=2, lora_alpha=8,
+        target_modules=["q_proj", "in_proj_qkv", "in_proj_a", "out_proj"])),
     "glm4_prefix": ("glm4", lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM",
                                                             num_virtual_tokens=3)),
 }
@@ -122,6 +130,11 @@ def make_model(name):
             # gates of large numbers are almost 0, and so are gradients behind them; Gemma 4's scores
             # have no other factor than these gains, and with large scores rounding grows in ten steps
             scale = 0.05 if "input_gate" in parameter else 0.3 if p.dim() > 1 else 0.1
+            if kind == "qwen3_5_text":  # most norms multiply by 1 + weight
+                gain = 1.0 if parameter.endswith("linear_attn.norm.weight") else 0.0
+                # results of a query near 0 of all keys are normalised, so their gradients are large: here queries
+                # and keys are large before the activation, so that they have few negative columns
+                scale = next((s for part, s in QWEN35.items() if part in parameter), 0.15) if p.dim() > 1 else scale
             gain *= 0.3 if kind == "gemma4_text" and parameter.endswith(("q_norm.weight", "k_norm.weight")) else 1
             p.copy_(gain + llama.normal(p.shape, scale))
         for buffer, p in model.named_buffers():

@@ -46,5 +46,9 @@ static const struct {
     { "phi3_lora/adapter_model.safetensors", 0x77ec6900990fc979u },
     { "phi3_short/config.json", 0xcd38bcedb2ea62e7u },
     { "phi3_short/model.safetensors", 0xacee72d2443b59dfu },
+    { "qwen35/config.json", 0x83565ef9cb950422u },
+    { "qwen35/model.safetensors", 0x33b0cfab57dbf699u },
+    { "qwen35_lora/adapter_config.json", 0xba30ef2b03b7a326u },
+    { "qwen35_lora/adapter_model.safetensors", 0x6dc94e80d95a8c60u },
 };
 #endif

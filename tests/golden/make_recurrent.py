@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Writes recurrent.h: results and gradients of PyTorch's nn.GRU, nn.LSTM and gather; of rows with lengths, which
-nn.GRU and nn.LSTM take as packed sequences; and of a GRU with the reset gate before the product, composed of
-PyTorch's functions and compared with onnxruntime's GRU.
+nn.GRU and nn.LSTM take as packed sequences; of a GRU with the reset gate before the product, composed of
+PyTorch's functions and compared with onnxruntime's GRU; and of the gated delta rule, whose loop in float64 is
+first compared with that of transformers (torch_recurrent_gated_delta_rule).
 
     python3 tests/golden/make_recurrent.py > tests/golden/recurrent.h
 
 Inputs are rounded to float32 first; everything else is computed in float64 and printed with 9 digits.
 PyTorch's weights (G,I) are printed transposed. The two biases of nn.LSTM are only ever added, so their
-sum is printed, rounded first. Needs torch, 2.0 or newer, onnx and onnxruntime."""
+sum is printed, rounded first. Needs torch, 2.0 or newer, transformers, 5.24 or newer, onnx and onnxruntime."""
 import numpy as np
 import onnx
 import onnxruntime
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers.models.qwen3_5.modeling_qwen3_5 import torch_recurrent_gated_delta_rule
 
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(20261123)
@@ -135,6 +137,39 @@ def case(name, module, steps, biases, start, lengths=None, is_before=False):
             + ", ".join(f"{{ {name}_{l}, {name}_{l}_grad }}" for l, _, _ in leaves) + " } }")
 
 
+def delta(name, heads, key_heads):
+    """Runs the gated delta rule with I columns of a key and H / heads of a value."""
+    with torch.random.fork_rng():
+        torch.manual_seed(20261130)
+        q, k = (normal(B, T, I).requires_grad_() for _ in range(2))
+        v = normal(B, T, H).requires_grad_()
+        decay = (-normal(B, T, heads).abs()).requires_grad_()
+        beta = torch.sigmoid(normal(B, T, heads)).float().double().requires_grad_()
+        r = normal(B, T, H)
+    split = [x.reshape(B, T, n, -1) for x, n in ((q, key_heads), (k, key_heads), (v, heads))]
+    qs, ks = (x.repeat_interleave(heads // key_heads, 2) for x in split[:2])
+    state, outs = torch.zeros(B, heads, qs.shape[3], split[2].shape[3]), []
+    for t in range(T):
+        state = state * decay[:, t].exp()[..., None, None]
+        left = split[2][:, t] - (ks[:, t, :, :, None] * state).sum(2)
+        state = state + ks[:, t, :, :, None] * (beta[:, t, :, None] * left)[:, :, None]
+        outs.append((qs[:, t, :, :, None] * state).sum(2) / qs.shape[3] ** 0.5)
+    out = torch.stack(outs, 1)
+    oracle = torch_recurrent_gated_delta_rule(*split, g=decay, beta=beta)[0]
+    assert (out - oracle).abs().max() < 1e-6
+    out = out.reshape(B, T, H)
+    (out * r).sum().backward()
+    leaves = [("q", q), ("k", k), ("v", v), ("decay", decay), ("beta", beta)]
+    for leaf, value in leaves:
+        array(f"{name}_{leaf}", value)
+        array(f"{name}_{leaf}_grad", value.grad)
+    array(f"{name}_out", out)
+    array(f"{name}_r", r)
+    return (f"    {{ \"{name}\", {RULE}, {T}, {heads}, {key_heads}, 0, NULL,\n      {name}_out, {name}_r, {{ "
+            + ", ".join(f"{{ {name}_{l}, {name}_{l}_grad }}" for l, _ in leaves) + " } }")
+
+
+RULE = 2
 print("/* recurrent.h - written by make_recurrent.py with PyTorch in float64; do not edit. */")
 print("#ifndef GOLDEN_RECURRENT_H\n#define GOLDEN_RECURRENT_H")
 print(f"enum {{ RECURRENT_ROWS = {B}, RECURRENT_INPUTS = {I}, RECURRENT_UNITS = {H} }};")
@@ -148,15 +183,16 @@ rows += [case("gru_lengths", torch.nn.GRU, T, True, True, [3, 5]),
          case("gru_before", torch.nn.GRU, T, True, True, None, True),
          case("gru_before_lengths", torch.nn.GRU, T, True, True, [5, 2], True)]
 torch.set_rng_state(random)
+rows += [delta("delta_rule", 2, 1), delta("delta_rule_own", 1, 1)]
 print("""typedef struct {
     const float *values, *gradient; /* of sum(out * r) */
 } recurrent_leaf;
 static const struct {
     const char *name;
-    int lstm, steps, biases, started, reset_before;
+    int lstm, steps, biases, started, reset_before; /* lstm: 2 for the gated delta rule, whose heads and key_heads follow steps */
     const int32_t *lengths; /* of each row, or NULL */
     const float *out, *r;
-    recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the initial state */
+    recurrent_leaf leaf[7]; /* x, wx, wh, the biases, the initial state; or q, k, v, decay, beta */
 } recurrent_cases[] = {""")
 print(",\n".join(rows) + "\n};")
 x, index = normal(B, 6, I).requires_grad_(), torch.tensor([[5, 0, 5, 2], [1, 1, 1, 0]])

@@ -508,6 +508,37 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
     return y;
 }
 
+ref_value *ref_delta(const ref_value *q, const ref_value *k, const ref_value *v, const ref_value *decay,
+                     const ref_value *beta, int heads, int key_heads, double scale)
+{
+    ref_value *y, *s;
+    if (!q || !k || !v || !decay || !beta)
+        return NULL;
+    const long T = q->d[1], K = q->d[2] / key_heads, D = v->d[2] / heads, state[2] = { K, D };
+    y = ref_new(3, v->d);
+    for (long b = 0; b < q->d[0]; b++)
+        for (long h = 0; h < heads; h++) {
+            s = ref_new(2, state);
+            for (long t = 0; t < T; t++) {
+                const long row = b * T + t;
+                const double *key = k->v + (row * key_heads + h * key_heads / heads) * K;
+                const double *query = q->v + (row * key_heads + h * key_heads / heads) * K;
+                for (long i = 0; i < K * D; i++)
+                    s->v[i] *= exp(decay->v[row * heads + h]);
+                for (long j = 0; j < D; j++) {
+                    double left = v->v[(row * heads + h) * D + j], *out = y->v + (row * heads + h) * D + j;
+                    for (long i = 0; i < K; i++)
+                        left -= key[i] * s->v[i * D + j];
+                    for (long i = 0; i < K; i++) {
+                        s->v[i * D + j] += key[i] * beta->v[row * heads + h] * left;
+                        *out += query[i] * s->v[i * D + j] * (scale > 0 ? scale : 1 / sqrt((double)K));
+                    }
+                }
+            }
+        }
+    return y;
+}
+
 ref_value *ref_rotary(const ref_value *x, const ref_rotation *by)
 {
     ref_value *y;

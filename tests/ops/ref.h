@@ -58,6 +58,9 @@ ref_value *ref_log_softmax(const ref_value *x);
  * Another field that is 0 selects the default of gckpt_attention_desc. */
 typedef struct { int heads, key_heads, causal; const ref_value *lengths; long window; double cap, scale; } ref_mask;
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o);
+/* The gated delta rule: heads of v, decay and beta; key_heads of q and k; a scale of 0 selects the default. */
+ref_value *ref_delta(const ref_value *q, const ref_value *k, const ref_value *v, const ref_value *decay,
+                     const ref_value *beta, int heads, int key_heads, double scale);
 ref_value *ref_cap(const ref_value *x, double cap);
 /* Options of rotary positions. frequencies: radians per position, or NULL to compute them from base. Another field
  * that is 0 selects the default of gckpt_rotary_desc. */

@@ -321,14 +321,14 @@ static pair attention(pair q, pair k, pair v, int heads, int causal)
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0, NULL };
+    const gckpt_attention_desc desc = { .heads = heads, .key_heads = key_heads, .causal = causal, .lengths = lengths.t };
     const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal attention. a[0]: the window; a[1], a[2]: cap and scale in hundredths; 0 selects the default of each. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100, NULL };
+    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100, NULL, NULL, NULL };
     const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
@@ -919,6 +919,20 @@ static void build_attention_more(net *n, const int *a)
     pair q = batched(n, "q", a[0], a[2] * a[4], 0);
     pair k = batched(n, "k", a[1], keys, 0), v = batched(n, "v", a[1], keys, 0);
     finish(n, attention_more(q, k, v, a[2], a[3], lengths, more), 1);
+}
+/* The gated delta rule. a[0]: T; a[1], a[2]: heads and key_heads; a[3], a[4]: columns of a head of k and of v; a[5]:
+ * scale in hundredths, or 0; a[6]: 1 if q, k and v are the same tensor, 2 if decay and beta are */
+static void build_delta(net *n, const int *a)
+{
+    const int key_heads = a[2] ? a[2] : a[1];
+    pair q = batched(n, "q", a[0], key_heads * a[3], 0);
+    pair k = a[6] == 1 ? q : batched(n, "k", a[0], key_heads * a[3], 0);
+    pair v = a[6] == 1 ? q : batched(n, "v", a[0], a[1] * a[4], 0);
+    pair beta = batched(n, "beta", a[0], a[1], 0), decay = a[6] == 2 ? beta : batched(n, "decay", a[0], a[1], 0);
+    const gckpt_attention_desc desc = { .heads = a[1], .key_heads = a[2], .causal = 1, .scale = (float)a[5] / 100,
+                                        .decay = decay.t, .beta = beta.t };
+    finish(n, probe(n, both(gckpt_attention(q.t, k.t, v.t, &desc),
+                            ref_delta(q.r, k.r, v.r, decay.r, beta.r, a[1], key_heads, a[5] / 100.0))), 1);
 }
 static void build_attention_free(net *n, const int *a)
 {
@@ -1525,6 +1539,13 @@ static const test_case cases[] = {
     { "attention, causal, S = T + 65", build_attention, { 66, 131, 8, 2, 1 }, 2, 0, 0, 0 },
     { "attention, head of 40", build_attention, { 6, 6, 40, 1, 1 }, 2, 0, 0, 0 },
     { "attention, sharp", build_attention, { 70, 70, 4, 1, 1, 30 }, 2, 0, 40, 80 },
+    { "delta", build_delta, { 5, 2, 0, 3, 4 }, 3, 0, 0, 0 },
+    { "delta, shared keys, scale", build_delta, { 7, 4, 2, 4, 3, 60 }, 2, 0, 0, 0 },
+    { "delta of one step", build_delta, { 1, 1, 0, 5, 1 }, 3, 0, 0, 0 },
+    { "delta, heads of 37 and 70", build_delta, { 4, 1, 0, 37, 70, 10 }, 2, 0, 0, 0 },
+    { "delta, keys of 1", build_delta, { 3, 2, 1, 1, 2 }, 2, 0, 0, 0 },
+    { "delta(x, x, x)", build_delta, { 5, 2, 0, 3, 3, 0, 1 }, 3, 0, 0, 0 },
+    { "delta, beta as decay", build_delta, { 10, 2, 1, 3, 2, 0, 2 }, 3, 0, 0, 0 },
     { "attention(x, x, x)", build_attention_same, { 5, 6, 2, 1, 3 }, 3, 0, 0, 0 },
     { "attention(x, x, x), full, T = 70", build_attention_same, { 70, 4, 1, 0, 3 }, 2, 0, 0, 0 },
     { "attention(x, y, y)", build_attention_same, { 5, 6, 2, 0, 2 }, 3, 0, 0, 0 },

@@ -77,6 +77,8 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_gru(x, weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, &(gckpt_recurrent_desc){ .reset_before = 1 });
     x = gckpt_gru(gckpt_gather(x, ids), weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, NULL);
     x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL);
+    T *decay = gckpt_slice(x, 2, 0, 2);
+    x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 2, .causal = 1, .decay = decay, .beta = decay });
     for (int i = 0; more && i < 1; i++)
         x = gckpt_apply(more, &x, 1, NULL, 0);
     gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids, NULL, 0), 1, 0 },

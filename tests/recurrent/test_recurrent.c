@@ -1,4 +1,4 @@
-/* test_recurrent.c - compares gather, gru and lstm with PyTorch (golden/make_recurrent.py). Also tests sequences that
+/* test_recurrent.c - compares gather, gru, lstm and the gated delta rule with PyTorch (golden/make_recurrent.py). Also tests sequences that
  * are cut into pieces, NaN and large values, gradients of weights that are computed from the batch, and refused
  * calls. The exact bits of these ops are tested by test_kernels and test_ops. */
 #include "gradckpt.h"
@@ -26,10 +26,27 @@ static void near(const float *a, const float *b, int64_t n, const char *name, co
               what, sqrt(difference), sqrt(norm));
 }
 
+/* Returns the gated delta rule of inputs with the shapes of case k; leaf[] receives them. */
+static gckpt_tensor *delta(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf)
+{
+    static const char *const names[5] = { "q", "k", "v", "decay", "beta" };
+    const int heads = recurrent_cases[k].biases;
+    const int64_t columns[5] = { I, I, H, heads, heads };
+    for (int i = 0; i < 5; i++)
+        leaf[i] = gckpt_input(g, names[i], GCKPT_F32, gckpt_shape3(rows, recurrent_cases[k].steps, columns[i]));
+    leaf[5] = NULL;
+    const gckpt_attention_desc desc = { .heads = heads, .key_heads = recurrent_cases[k].started, .causal = 1,
+                                        .decay = leaf[3], .beta = leaf[4] };
+    return gckpt_attention(leaf[0], leaf[1], leaf[2], &desc);
+}
+
 /* Builds recurrent layer k with constant weights; leaf[] receives x, weights and states in the order of recurrent.h,
  * *lengths the lengths or NULL. */
 static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf, gckpt_tensor **lengths)
 {
+    *lengths = NULL;
+    if (recurrent_cases[k].lstm == 2)
+        return delta(g, k, rows, leaf);
     const int lstm = recurrent_cases[k].lstm, both = recurrent_cases[k].biases && !lstm;
     const int64_t gates = (lstm ? 4 : 3) * H;
     const gckpt_shape shapes[5] = { gckpt_shape3(rows, recurrent_cases[k].steps, I),
@@ -46,7 +63,8 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
     for (int i = 0; recurrent_cases[k].started && i <= lstm; i++)
         start[i] = leaf[n++] = gckpt_input(g, i ? "c0" : "h0", GCKPT_F32, gckpt_shape2(rows, H));
     leaf[n] = NULL;
-    *lengths = recurrent_cases[k].lengths ? gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(rows)) : NULL;
+    if (recurrent_cases[k].lengths)
+        *lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(rows));
     const gckpt_recurrent_desc desc = { start[0], start[1], *lengths, recurrent_cases[k].reset_before };
     return lstm ? gckpt_lstm(leaf[0], leaf[1], leaf[2], bias[0], &desc)
                 : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], &desc);
@@ -57,16 +75,16 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
 static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mode mode)
 {
     const char *name = recurrent_cases[k].name;
-    const int64_t wide = recurrent_cases[k].lstm ? 2 * H : H, steps = recurrent_cases[k].steps;
+    const int64_t wide = recurrent_cases[k].lstm == 1 ? 2 * H : H, steps = recurrent_cases[k].steps;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *leaf[LEAVES + 1], *lengths, *out = layer(g, k, rows, leaf, &lengths);
     gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, steps, wide));
     gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
     gckpt_fetch_spec fetch[LEAVES + 1] = { { out, 0 } };
-    gckpt_feed feed[5] = { { gckpt_id(r), recurrent_cases[k].r } };
+    gckpt_feed feed[7] = { { gckpt_id(r), recurrent_cases[k].r } };
     gckpt_node node;
-    static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * I];
+    static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * H];
     int n = 0, feeds = 1;
     for (; leaf[n]; n++) {
         fetch[1 + n] = (gckpt_fetch_spec){ leaf[n], 1 };
@@ -358,6 +376,23 @@ static void test_refusals(void)
     index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 5));
     t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, DESC(.lengths = index));
     refused(&g, s, t, GCKPT_E_SHAPE, "need lengths [4], not [4,5]");
+#define DELTA(q, k, v, ...) gckpt_attention(q, k, v, &(gckpt_attention_desc){ __VA_ARGS__ })
+    gckpt_tensor *f = X(gckpt_shape3(4, 2, 3)), *other;
+    t = DELTA(f, f, f, .heads = 3, .causal = 1, .decay = f);
+    refused(&g, s, t, GCKPT_E_ARG, "attention: decay without beta: give both, or none");
+    f = X(sequence), t = DELTA(f, f, f, .heads = 3, .decay = f, .beta = f);
+    refused(&g, s, t, GCKPT_E_ARG, "with decay and beta, causal must be 1");
+    f = X(sequence), t = DELTA(f, f, f, .heads = 3, .causal = 1, .window = 1, .decay = f, .beta = f);
+    refused(&g, s, t, GCKPT_E_ARG, "with decay and beta, causal must be 1");
+    f = X(sequence), t = DELTA(f, f, f, .heads = 1, .causal = 1, .decay = f, .beta = f);
+    refused(&g, s, t, GCKPT_E_SHAPE, "decay [4,2,3] and beta [4,2,3] (B,T,heads)");
+    f = X(sequence), t = DELTA(f, f, f, .heads = 3, .key_heads = 2, .causal = 1, .decay = f, .beta = f);
+    refused(&g, s, t, GCKPT_E_SHAPE, "3 heads, key_heads 2, which must divide them");
+    f = X(sequence), other = gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(4, 3, 3)), t = DELTA(f, other, f, .heads = 3, .causal = 1, .decay = f, .beta = f);
+    refused(&g, s, t, GCKPT_E_SHAPE, "q [4,2,3] and k [4,3,3] must be (B,T,key_heads K)");
+    f = X(gckpt_shape3(4, 2, 1025)), other = gckpt_slice(f, 2, 0, 1);
+    t = DELTA(f, f, f, .heads = 1, .causal = 1, .decay = other, .beta = other);
+    refused(&g, s, t, GCKPT_E_SHAPE, "with K and D at most 1024");
     t = gckpt_gru(NULL, WX(15), NULL, WH(15), NULL, NULL);
     refused(&g, s, t, GCKPT_E_ARG, "input 0 is NULL");
     gckpt_graph_free(g);
@@ -441,6 +476,73 @@ static size_t workspace_of(int lstm, int64_t steps)
     return room;
 }
 
+/* Tests the gated delta rule at T steps, of which one has a decay of -inf, which forgets the state, and another, later
+ * one has a NaN in v. Outputs before the NaN are those of the steps since the decay alone. */
+static void test_delta_not_finite(void)
+{
+    enum { T = 6, FORGETS = 2, LOST = 4 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "q", GCKPT_F32, gckpt_shape3(1, T, I));
+    gckpt_tensor *v = gckpt_input(g, "v", GCKPT_F32, gckpt_shape3(1, T, H));
+    gckpt_tensor *decay = gckpt_input(g, "decay", GCKPT_F32, gckpt_shape3(1, T, 1)), *y[2], *part[3];
+    gckpt_tensor *all[3] = { in, v, decay };
+    for (int i = 0; i < 3; i++)
+        part[i] = gckpt_slice(all[i], 1, FORGETS, T);
+    y[0] = gckpt_attention(in, in, v, &(gckpt_attention_desc){ .heads = 1, .causal = 1, .decay = decay,
+                                                               .beta = gckpt_sigmoid(decay) });
+    y[1] = gckpt_attention(part[0], part[0], part[1],
+                           &(gckpt_attention_desc){ .heads = 1, .causal = 1, .decay = part[2],
+                                                    .beta = gckpt_sigmoid(part[2]) });
+    const gckpt_fetch_spec fetch[2] = { { y[0], 0 }, { y[1], 0 } };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch.specs = fetch,
+                                                                   .fetch.count = 2 });
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float x[T * I], values[T * H], factors[T];
+    for (int i = 0; i < T * H; i++)
+        values[i] = (float)(i % 5) - 1.5f;
+    for (int i = 0; i < T * I; i++)
+        x[i] = (float)(i % 7) / 4 - 0.5f;
+    for (int i = 0; i < T; i++)
+        factors[i] = i == FORGETS ? -INFINITY : -0.25f;
+    values[LOST * H] = NAN;
+    const gckpt_feed feed[3] = { { gckpt_id(in), x }, { gckpt_id(v), values }, { gckpt_id(decay), factors } };
+    CHECK_MSG(gckpt_forward(e, feed, 3, 1, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    const float *a = gckpt_fetch(e, gckpt_id(y[0]), 0), *b = gckpt_fetch(e, gckpt_id(y[1]), 0);
+    for (int i = 0; a && b && i < T * H; i++) {
+        const int lost = i % H == 0 && i / H >= LOST;
+        CHECK_MSG(lost ? a[i] != a[i] : fabsf(a[i]) < 100, "delta rule: [%d] is %g", i, (double)a[i]);
+        CHECK_MSG(i / H < FORGETS || lost || bits_of(a[i]) == bits_of(b[i - FORGETS * H]),
+                  "delta rule: [%d] is %g after a decay of -inf, without earlier steps %g", i, (double)a[i],
+                  (double)b[i < FORGETS * H ? 0 : i - FORGETS * H]);
+    }
+    util_free(e, p, g, s);
+}
+
+/* Returns the workspace bytes of the gated delta rule's backward, or of its forward if `backward` is 0. */
+static size_t delta_workspace(int64_t steps, int backward)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(B, steps, 8));
+    x = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(8), (gckpt_init){ 0.1f, 0, 0 }));
+    gckpt_tensor *f = gckpt_slice(x, 2, 0, 1);
+    gckpt_tensor *y =
+        gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 1, .causal = 1, .decay = f, .beta = f });
+    gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_buffer b;
+    size_t most[2] = { 0, 0 };
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
+        if (b.id == gckpt_id(y) && b.kind == GCKPT_BUFFER_WORKSPACE) {
+            most[1] = b.size > most[1] ? b.size : most[1];
+            most[0] = most[0] == 0 || b.size < most[0] ? b.size : most[0];
+        }
+    util_free(NULL, p, g, s);
+    return most[backward];
+}
+
 static const struct {
     int64_t rows;
     gckpt_mode mode;
@@ -471,6 +573,10 @@ int main(void)
             test_weights_of_the_batch(lstm, plain);
         CHECK(workspace_of(lstm, 2) > 0 && workspace_of(lstm, 2) == workspace_of(lstm, 50));
     }
+    test_delta_not_finite();
+    /* a backward has states for 2 sqrt(T) steps */
+    CHECK(delta_workspace(4, 0) > 0 && delta_workspace(4, 0) == delta_workspace(400, 0));
+    CHECK(delta_workspace(16, 1) < delta_workspace(1600, 1) && delta_workspace(1600, 1) < 11 * delta_workspace(16, 1));
     test_few_rows();
     test_refusals();
     return check_report("recurrent layers");

@@ -1,0 +1,147 @@
+#ifndef GCKPT_NO_RECURRENT
+/* ---- delta_rule: in the forward, a thread for each column of the state of each head; in the
+ * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
+enum { DELTA_THREADS = 256 };
+
+/* Returns s of the current call, in a capture as well; steps with a query are the last ones. */
+__device__ gckpti_delta_call delta_now(gckpti_delta_call s, const StepParams *params)
+{
+    s.first = s.o.missing ? params->position : 0;
+    s.steps = s.first + s.queries;
+    return s;
+}
+
+__device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
+{
+    const gckpti_delta_call s = delta_now(run, params);
+    const int64_t item = i / s.values, j = i - item * s.values, n = s.keys * s.values;
+    float *state = s.workspace + item * n;
+    for (int64_t k = j; k < n; k += s.values)
+        state[k] = 0.0f;
+    for (int64_t t = 0; t < s.steps; t++) {
+        const gckpti_delta_step x =
+            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, state, state);
+        gckpti_delta_columns(&x, j, 1);
+    }
+}
+
+/* Computes what threads have of a step: the columns of d, and u, w = beta r, x and y. */
+__device__ void delta_thread_gradients(const gckpti_delta_step &s, int64_t j)
+{
+    const int64_t n = s.values;
+    float *u = s.scratch, *w = u + n, *sum = w + n, *y = sum + n, x = 0.0f;
+    u[j] = s.scale * s.g[j], w[j] = s.beta * s.r[j];
+    for (int64_t i = 0; i < s.keys; i++) {
+        float *d = s.d + i * n + j;
+        *d = gckpti_fma(s.q[i], u[j], *d);
+        x = gckpti_fma(s.k[i], *d, x);
+    }
+    sum[j] = x, y[j] = -s.beta * x;
+    if (s.dv)
+        gckpti_put_product(s.dv + j, x, s.beta, s.add[2]);
+}
+
+/* Computes what warps have of a step: the dots of row i, and the row of d; at the end *total is the
+ * row's part of ddecay. */
+__device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, float *total)
+{
+    const int64_t n = s.values;
+    const float *u = s.scratch, *w = u + n, *y = w + 2 * n;
+    float dq = 0.0f, first = 0.0f, second = 0.0f, part = 0.0f;
+    for (int64_t j = threadIdx.x % 32; j < n; j += 32) {
+        float *d = s.d + i * n + j;
+        const float p = gckpti_mul(s.decay, s.from[i * n + j]);
+        dq = gckpti_fma(s.to[i * n + j], u[j], dq);
+        first = gckpti_fma(*d, w[j], first);
+        second = gckpti_fma(p, y[j], second);
+        const float next = gckpti_fma(s.k[i], y[j], *d);
+        part = gckpti_fma(next, p, part);
+        *d = s.decay * next;
+    }
+    dq = warp_sum(dq), first = warp_sum(first), second = warp_sum(second), *total = warp_sum(part);
+    if (s.dq && threadIdx.x % 32 == 0)
+        gckpti_put(s.dq + i, dq, s.add[0]);
+    if (s.dk && threadIdx.x % 32 == 0)
+        gckpti_put(s.dk + i, first, s.add[1]), s.dk[i] += second;
+}
+
+__device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
+{
+    const int thread = (int)threadIdx.x;
+    for (int64_t j = thread; j < s.values; j += DELTA_THREADS)
+        delta_thread_gradients(s, j);
+    __syncthreads();
+    for (int64_t i = thread / 32; i < s.keys; i += DELTA_THREADS / 32)
+        delta_warp_gradients(s, i, totals + i);
+    if (s.dbeta && thread < 32) {
+        const float *x = s.scratch + 2 * s.values, *r = s.r;
+        const float dot = lanes_sum(
+            s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+        if (thread == 0)
+            gckpti_put(s.dbeta, dot, s.add[4]);
+    }
+    __syncthreads();
+    float total = 0.0f;
+    for (int64_t i = 0; s.ddecay && thread == 0 && i < s.keys; i++)
+        total += totals[i];
+    if (s.ddecay && thread == 0)
+        gckpti_put(s.ddecay, total, s.add[3]);
+}
+
+__global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
+{
+    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
+    const int64_t n = s.keys * s.values, row = blockIdx.x / s.o.key_heads, each = s.group;
+    const int64_t shared = blockIdx.x % s.o.key_heads;
+    float *starts = s.workspace + blockIdx.x * floats, *states = starts + s.chunks * n;
+    float *d = states + s.chunk * n, *r = d + n;
+    const auto forward = [&](const gckpti_delta_step &x) {
+        for (int64_t j = threadIdx.x; j < s.values; j += DELTA_THREADS)
+            gckpti_delta_columns(&x, j, 1);
+    };
+    for (int64_t head = shared * each; head < (shared + 1) * each; head++) {
+        for (int64_t k = threadIdx.x; k < n; k += DELTA_THREADS)
+            starts[k] = d[k] = 0.0f;
+        __syncthreads();
+        for (int64_t t = 0; t < (s.chunks - 1) * s.chunk; t++) {
+            float *to = starts + (t / s.chunk + 1) * n;
+            forward(gckpti_delta_step_of(&s, row, head, t, t % s.chunk ? to : to - n, to));
+        }
+        for (int64_t c = s.chunks; c-- > 0;) {
+            const int64_t first = c * s.chunk, count = gckpti_min(s.steps - first, s.chunk);
+            for (int64_t i = 0; i < 2 * count; i++) {
+                const int64_t k = i < count ? i : 2 * count - 1 - i;
+                float *to = states + k * n;
+                gckpti_delta_step x = gckpti_delta_step_of(&s, row, head, first + k,
+                                                           k ? to - n : starts + c * n, to);
+                x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
+                if (i < count) {
+                    forward(x);
+                    continue;
+                }
+                __syncthreads();
+                delta_gradients(x, totals);
+            }
+        }
+    }
+}
+
+int64_t delta_workspace(const gckpt_call *call, bool backward)
+{
+    const gckpti_delta_call s = gckpti_delta_of(call);
+    const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
+    return items * gckpti_delta_workspace(&s, backward);
+}
+
+void delta_rule_by(const gckpt_call *call, bool backward)
+{
+    gckpti_delta_call s = gckpti_delta_of(call);
+    const int64_t rows = call->shape.d[0];
+    s.out = backward ? NULL : s.out;
+    if (!backward)
+        for_each<delta_forward_at, 128>(call, rows * s.o.heads * s.values, s, params_of(call));
+    else
+        run<delta_backward_kernel>(call, dim3((unsigned)(rows * s.o.key_heads)), DELTA_THREADS, 0,
+                                   s, gckpti_delta_workspace(&s, 1));
+}
+#endif
