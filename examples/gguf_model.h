@@ -776,6 +776,12 @@ static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, in
     enum { SOME = 256 };
     float values[SOME];
     const int type = p->tensor->type;
+    for (; p->storage == GCKPT_STORAGE_I4 && n > 0; n -= 32, raw += 18, to += 19) {
+        memcpy(to, raw, 18);
+        to[18] = 128; /* the zero point of Q4_0: 8 of 16 numbers, in 16ths */
+    }
+    if (n == 0)
+        return;
     if (p->storage != GCKPT_STORAGE_F32 || (type == GGUF_T_F32 && p->subtract == 0)) {
         memcpy(to, raw, gguf_bytes(type, n));
         return;
@@ -984,6 +990,8 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
         !view->transposed) {
         view->storage = keep;
         view->row_bytes = gguf_bytes(t->type, view->columns);
+        if (keep == GCKPT_STORAGE_I4)
+            view->row_bytes += (size_t)view->columns / 32; /* zero points, see gguf_convert */
     }
     return 0;
 }
