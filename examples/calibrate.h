@@ -2,9 +2,10 @@
  * layers compute. To copy, with model.h and gguf_write.h.
  *
  *     calibration c = { 0 };
- *     c.block = 128;                                  // columns that are corrected together
  *     // model.h: the hook `linear` calls calibrate_input(&c, module, x) and uses its result
- *     // build the graph, and run it on some rows of the data, for example 4,096 tokens
+ *     // build and plan the graph, then:
+ *     if (calibrate_begin(&c, 256) != 0) ...          // out of memory: fewer columns together
+ *     // run it on some rows of the data, for example 4,096 tokens
  *     if (calibrate_store(&c, store, &model) != 0)    // the matrices become I4
  *         fprintf(stderr, "%s\n", model.error);
  *     calibrate_end(&c);
@@ -12,7 +13,7 @@
  * The method is that of GPTQ (Frantar 2022) within blocks of columns. With the sums x' x of the
  * inputs x of a layer, numbers are rounded from left to right, and the columns that follow take
  * over what the rounding changed. The scale and zero point of 32 numbers have the least error,
- * weighted by the diagonal of the sums. Memory: 4 * block bytes for each column of the layers. The
+ * weighted by the diagonal of the sums. Memory: 4 * block bytes for each column of the inputs. The
  * results do not depend on the number of threads (compile with -ffp-contract=off, as gradckpt.h
  * itself is). Functions that may fail return 0, or -1 after writing model->error. C99 or C++11. */
 #ifndef CALIBRATE_H
@@ -23,7 +24,8 @@
 typedef struct { /* the input of one layer or of several, such as those of queries, keys, values */
     int id;      /* gckpt_id of the tensor in the graph that was built first */
     int64_t width, block;
-    float *sums; /* of each block of columns, (block,block): sums of products of two columns */
+    /* sums of products of two columns of a block, (n,n) for a block of n columns; or NULL */
+    float *sums;
 } calibration_input;
 
 typedef struct {
@@ -33,24 +35,26 @@ typedef struct {
 } calibration_layer;
 
 typedef struct {
-    int64_t block; /* a multiple of 32 */
+    int64_t block; /* columns of a block */
     calibration_layer *layers;
     size_t count, capacity;
-    int failed; /* nonzero if memory for the sums was missing */
+    int failed; /* nonzero if memory was missing */
 } calibration;
+
+enum { CALIBRATE_MOST = 256 }; /* most columns of a block */
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 static inline gckpt_result calibrate_shape(gckpt_call *call)
 {
-    const calibration_input *in;
-    memcpy(&in, call->attributes, sizeof in);
+    int64_t rows = 1;
     call->shape = call->in[0].shape;
-    call->workspace_forward = gckpt_product_workspace(
-        call, in->block, in->block, call->shape.d[0] * call->shape.d[call->shape.n - 2]);
+    for (int i = 0; i < call->shape.n - 1; i++)
+        rows *= call->shape.d[i];
+    call->workspace_forward = gckpt_product_workspace(call, CALIBRATE_MOST, CALIBRATE_MOST, rows);
     return GCKPT_OK;
 }
 
-/* Adds x' x of each block of columns to the sums, and copies x. */
+/* Adds x' x of each block of columns to the sums, if there are any, and copies x. */
 static inline void calibrate_forward(const gckpt_call *call)
 {
     calibration_input *in;
@@ -59,7 +63,7 @@ static inline void calibrate_forward(const gckpt_call *call)
     int64_t rows = 1;
     for (int i = 0; i < call->shape.n - 1; i++)
         rows *= call->shape.d[i];
-    for (int64_t at = 0; at < in->width; at += in->block) {
+    for (int64_t at = 0; at < in->width && in->sums != NULL; at += in->block) {
         const int64_t n = in->width - at < in->block ? in->width - at : in->block;
         gckpt_product_desc d;
         memset(&d, 0, sizeof d);
@@ -96,7 +100,7 @@ static inline gckpt_tensor *calibrate_input(calibration *c, const char *module, 
     const int64_t width = shape.d[shape.n - 1];
     calibration_layer *layer = NULL;
     calibration_input *shared = NULL;
-    if (shape.n < 2 || width % 32 != 0 || c->failed)
+    if (width % 32 != 0 || c->failed)
         return x;
     for (size_t i = 0; i < c->count && layer == NULL; i++) {
         layer = strcmp(c->layers[i].module, module) == 0 ? &c->layers[i] : NULL;
@@ -119,37 +123,46 @@ static inline gckpt_tensor *calibrate_input(calibration *c, const char *module, 
         if (layer->input != NULL && shared == NULL) {
             layer->input->id = gckpt_id(x);
             layer->input->width = width;
-            layer->input->block = c->block;
-            layer->input->sums = (float *)calloc((size_t)(width * c->block), sizeof(float));
+            layer->input->sums = NULL;
         }
-        c->failed = layer->input == NULL || layer->input->sums == NULL;
-        if (c->failed) {
-            if (shared == NULL)
-                free(layer->input);
+        c->failed = layer->input == NULL;
+        if (c->failed)
             return x;
-        }
         c->count++;
     }
     return layer->measures ? gckpt_apply(&op, &x, 1, &layer->input, sizeof layer->input) : x;
 }
 
-/* Returns the bytes of the sums. */
-static inline size_t calibrate_bytes(const calibration *c)
+static inline size_t calibrate_input_bytes(const calibration_input *in, int64_t block)
+{
+    return (size_t)(in->width * (in->width < block ? in->width : block)) * sizeof(float);
+}
+
+/* Returns the bytes of the sums of blocks of `block` columns. */
+static inline size_t calibrate_bytes(const calibration *c, int64_t block)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < c->count; i++)
         if (c->layers[i].measures)
-            bytes += (size_t)(c->layers[i].input->width * c->block) * sizeof(float);
+            bytes += calibrate_input_bytes(c->layers[i].input, block);
     return bytes;
 }
 
-/* Sets the sums to 0. */
-static inline void calibrate_clear(calibration *c)
+/* Sets the sums to 0, for blocks of `block` columns, a multiple of 32 up to CALIBRATE_MOST: what runs
+ * from now on is measured. Returns -1 if memory is missing. */
+static inline int calibrate_begin(calibration *c, int64_t block)
 {
-    for (size_t i = 0; i < c->count; i++)
-        if (c->layers[i].measures)
-            memset(c->layers[i].input->sums, 0,
-                   (size_t)(c->layers[i].input->width * c->block) * sizeof(float));
+    c->block = block;
+    for (size_t i = 0; i < c->count; i++) {
+        calibration_input *in = c->layers[i].input;
+        if (!c->layers[i].measures)
+            continue;
+        free(in->sums);
+        in->block = in->width < block ? in->width : block;
+        in->sums = (float *)calloc(calibrate_input_bytes(in, block), 1);
+        c->failed |= in->sums == NULL;
+    }
+    return c->failed ? -1 : 0;
 }
 
 static inline void calibrate_end(calibration *c)
@@ -248,7 +261,7 @@ static inline void calibrate_columns(const calibration_input *in, int64_t at, in
     }
 }
 
-/* Stores the weights of a layer as I4. */
+/* Stores the weights of a layer as I4, unless they are floats. */
 static inline int calibrate_layer(const calibration_layer *layer, gckpt_store *store, model_any *m,
                                   float *u)
 {
@@ -258,24 +271,22 @@ static inline int calibrate_layer(const calibration_layer *layer, gckpt_store *s
     float *const v = u + in->block * in->block, *const weights = v + in->block;
     model_store_name(&m->config, name, model_join(name, layer->module, ".weight"));
     const int id = gckpt_store_find(store, name);
-    if (id < 0 || gckpt_store_peek(store, id, &p) != GCKPT_OK || p.storage == GCKPT_STORAGE_F32 ||
-        p.shape.n != 2)
+    if (!m->config.family->transposed || gckpt_store_peek(store, id, &p) != GCKPT_OK ||
+        p.storage == GCKPT_STORAGE_F32 || p.shape.n != 2 || p.shape.d[1] != in->width)
         return 0;
-    if (m->config.family->transposed && p.shape.d[1] == in->width) {
-        if (gckpt_store_quantise(store, name, GCKPT_STORAGE_F32) != GCKPT_OK ||
-            gckpt_store_get(store, id, &p) != GCKPT_OK)
-            return model_fail(m, "%s", gckpt_error_text(store));
-        for (int64_t at = 0; at < in->width; at += in->block)
-            calibrate_columns(in, at, in->width - at < in->block ? in->width - at : in->block,
-                              p.shape.d[0], p.values, u, v, weights);
-    }
+    if (gckpt_store_quantise(store, name, GCKPT_STORAGE_F32) != GCKPT_OK ||
+        gckpt_store_get(store, id, &p) != GCKPT_OK)
+        return model_fail(m, "%s", gckpt_error_text(store));
+    for (int64_t at = 0; at < in->width; at += in->block)
+        calibrate_columns(in, at, in->width - at < in->block ? in->width - at : in->block,
+                          p.shape.d[0], p.values, u, v, weights);
     return gckpt_store_quantise(store, name, GCKPT_STORAGE_I4) == GCKPT_OK
                ? 0
                : model_fail(m, "%s", gckpt_error_text(store));
 }
 
-/* Stores the weights of all measured layers that are quantised (as I8, for example) as I4. Those of
- * models that multiply by columns, such as GPT-2, are rounded one by one. */
+/* Stores the weights of all measured layers that are quantised (as I8, for example) as I4. Models
+ * whose weights are (in,out), such as GPT-2, keep theirs: their blocks are not of one output. */
 static inline int calibrate_store(const calibration *c, gckpt_store *store, model_any *m)
 {
     float *u = (float *)malloc((size_t)(c->block * (c->block + 2)) * sizeof *u);

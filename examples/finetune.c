@@ -1464,7 +1464,9 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                             t->model.error);
     if (t->model.note[0] != 0)
         fprintf(session.out, "note   %s\n", t->model.note);
-    if (calibrates && calibrate_store(&run.calibration, t->run.store, &t->model) != 0)
+    if (calibrates && (calibrate_store(&run.calibration, t->run.store, &t->model) != 0 ||
+                       model_quantise_except(&t->model, t->run.store, GCKPT_STORAGE_I4,
+                                             source.floats) != 0))
         return session_fail(1, "--store int4: %s", t->model.error);
     calibrate_end(&run.calibration);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
@@ -2467,7 +2469,9 @@ static int measure_inputs(tuning *t)
 {
     lm_stage *m;
     gckpt_report report;
-    calibrate_clear(&run.calibration);
+    if (calibrate_begin(&run.calibration, CALIBRATE_MOST) != 0)
+        return session_fail(1, "--store int4: out of memory for %llu bytes",
+                            (unsigned long long)calibrate_bytes(&run.calibration, CALIBRATE_MOST));
     for (int64_t row = 0, tokens = 0; row < (int64_t)run.train.count && tokens < 4096; row++) {
         const gckpt_result result = forward_row(t, &run.train, run.train.first + (uint64_t)row, &m, &report);
         if (result != GCKPT_OK)
@@ -2486,6 +2490,7 @@ static int measure_int8(adapters_method method)
     tuning t = { .run = run.first };
     double of_means;
     const int64_t budget = lm.budget, evaluates = o.eval;
+    const gckpt_precision precision = lm.precision;
     const int calibrates = !gguf_is_file(o.model) || is_rounded_gguf(o.model);
     const int measures = lm.eval_every > 0 && lm.resume == NULL && lm.audit == NULL &&
                          run.int8_loss <= 0 && !evaluates;
@@ -2494,23 +2499,26 @@ static int measure_int8(adapters_method method)
         (!calibrates && !measures))
         return 0;
     o.store = GCKPT_STORAGE_I8, o.eval = 1, lm.budget = 0;
-    int failed = load_model(&t, method, o.model, o.adapter);
-    if (!failed && calibrates) {
-        run.calibration.block = 128;
-        t.adapters.hooks.linear = measured_linear;
+    if (calibrates && t.run.device != NULL) { /* the sums are of the processor, for equal bits */
+        t.run.device = NULL;
+        lm.precision = GCKPT_FP32;
     }
+    int failed = load_model(&t, method, o.model, o.adapter);
+    if (!failed && calibrates)
+        t.adapters.hooks.linear = measured_linear;
     failed = failed || make_plans(&t);
-    const size_t bytes = failed ? 0 : lm_total_bytes(&t.run, &arena) + calibrate_bytes(&run.calibration);
-    if (!failed && budget > 0 && bytes > (size_t)budget) {
-        fprintf(session.out, "note   --budget %lld is too small to choose the numbers of int4 by the "
-                             "data, which takes %llu: they are rounded one by one, which loses more\n",
-                (long long)budget, (unsigned long long)bytes);
-        calibrate_end(&run.calibration);
-    } else if (!failed)
+    const size_t bytes =
+        failed ? 0 : lm_total_bytes(&t.run, &arena) + calibrate_bytes(&run.calibration, CALIBRATE_MOST);
+    if (!failed && calibrates && budget > 0 && bytes > (size_t)budget)
+        fprintf(session.out,
+                "note   before the training, int4 takes %llu bytes to choose its numbers, more than "
+                "--budget\n",
+                (unsigned long long)bytes);
+    if (!failed && (calibrates || budget == 0 || bytes <= (size_t)budget))
         failed = lm_new_execs(&t.run) ||
                  (measures && evaluate_split(&t, &run.valid, &run.int8_loss, &of_means)) ||
                  (calibrates && measure_inputs(&t));
-    o.store = GCKPT_STORAGE_I4, o.eval = evaluates, lm.budget = budget;
+    o.store = GCKPT_STORAGE_I4, o.eval = evaluates, lm.budget = budget, lm.precision = precision;
     lm_free_execs(&t.run);
     free_tuning(&t);
     return failed;

@@ -1022,7 +1022,7 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         const int floats = source->floats != NULL && model_is_in_modules(c, source->floats, p.name);
         const gckpt_storage keep = floats            ? GCKPT_STORAGE_F32
                                    : source->as_file ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
-                                                     : source->storage;
+                                                     : model_storage_of(c, p.name, source->storage);
         memset(view, 0, sizeof *view);
         view->tensor = all[i];
         model_store_name(c, name, p.name);

@@ -863,6 +863,17 @@ for store in bf16 f16 int8 int4; do
     check "llama, --store $store: the loss falls" \
         less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
 done
+build/finetune $learns --method lora --store int4 --steps 10 --save "$work/lint4" > "$work/stdout" 2> "$work/stderr"
+build/finetune --resume "$work/lint4" --steps 20 --json - > "$work/resumed.json" 2> "$work/stderr"
+check "llama, --store int4: the same numbers after --resume" test "$(field "$work/plan.json" end weights_hash)" = \
+    "$(field "$work/resumed.json" end weights_hash)"
+build/finetune $learns --method lora --store int4 --steps 20 --budget 1 > "$work/stdout" 2> "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\),.*/\1/p' "$work/stderr")
+build/finetune $learns --method lora --store int4 --steps 20 --budget "${least:-1}" > "$work/small.json" 2> "$work/stderr"
+check "llama, --store int4: the same numbers within another budget" test "$(field "$work/plan.json" end weights_hash)" = \
+    "$(field "$work/small.json" end weights_hash)"
+check "llama, --store int4: a note if the choice of numbers takes more than the budget" \
+    grep -q '^note   before the training, int4 takes [0-9]* bytes to choose its numbers, more than --budget' "$work/stderr"
 check "llama: a fully tuned model is loaded as a model" sh -c "build/finetune --model $work/lfull.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --sample 8 --prompt 'The ' > $work/stdout &&
     test \$(grep -ac '^The ' $work/stdout) -eq 2"
