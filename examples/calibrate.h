@@ -10,12 +10,12 @@
  *         fprintf(stderr, "%s\n", model.error);
  *     calibrate_end(&c);
  *
- * The method is that of GPTQ (Frantar 2022) within blocks of columns. With the sums x' x of the
- * inputs x of a layer, numbers are rounded from left to right, and the columns that follow take
- * over what the rounding changed. The scale and zero point of 32 numbers have the least error,
- * weighted by the diagonal of the sums. Memory: 4 * block bytes for each column of the inputs. The
- * results do not depend on the number of threads (compile with -ffp-contract=off, as gradckpt.h
- * itself is). Functions that may fail return 0, or -1 after writing model->error. C99 or C++11. */
+ * The method is that of GPTQ (Frantar 2022) within blocks of columns. Numbers are rounded from left
+ * to right; by the sums x' x of the inputs x of a layer, the next columns compensate each rounding
+ * error. Scale and zero point of 32 numbers are those of a small table with the least error, weighted
+ * by the diagonal of the sums. Memory: 4 * block bytes for each column of the inputs. The results do
+ * not depend on the number of threads (compile with -ffp-contract=off, as gradckpt.h itself is).
+ * Functions that may fail return 0, or -1 after writing model->error. C99 or C++11. */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
 #include "gguf_write.h"

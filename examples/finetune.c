@@ -2464,7 +2464,7 @@ static gckpt_tensor *measured_linear(void *user, const model_site *at, const cha
     return adapters_linear(user, at, module, x, w, bias);
 }
 
-/* Measures the inputs of all layers on the first training rows, 4,096 tokens if there are so many. */
+/* Measures the inputs of all layers on the first 4,096 tokens of the training rows. */
 static int measure_inputs(tuning *t)
 {
     lm_stage *m;

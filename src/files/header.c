@@ -246,9 +246,9 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 #define GCKPTI_OLD_INT8                                                                            \
     "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
     "row (#scale): load the weights that it was made from, and store them so again"
-#define GCKPTI_OLD_INT4                                                                             \
-    "is not I4 in rows of blocks of 32 values (19 bytes); those of contracts up to 4 had 18: load " \
-    "the weights that it was made from, and store them so again"
+#define GCKPTI_OLD_INT4                                                                            \
+    "is not I4 in rows of blocks of 32 values (19 bytes); contracts up to 4 had 18: load the "     \
+    "weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */

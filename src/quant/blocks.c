@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_QUANT
-/* ---- blocks (quant/api.h): a scale in f16; bytes of a value (I8), or of two and a zero (I4) ---- */
+/* ---- blocks (quant/api.h): an f16 scale; bytes of a value (I8), or of two and a zero (I4) ---- */
 /* Returns 4 bits of each word, from bit `at` on, less a zero point / 16: these are 16ths of a float
  * of 2^19 and more, in which the zero point is given (V(int4_zero)). */
 GCKPTI_ALWAYS FLOATS V(int4)(INTS word, unsigned at, FLOATS zero)

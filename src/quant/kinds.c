@@ -85,7 +85,7 @@ static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
     return peak <= (double)GCKPTI_INT8_MAX;
 }
 
-/* The numbers q of a block of I4 with its scale and zero point: x is about (q - zero / 16) scale. */
+/* A block of I4: an element is about (q - zero / 16) scale. */
 typedef struct {
     float scale, zero, q[GCKPTI_QUANT_BLOCK];
 } gckpti_int4;
