@@ -55,7 +55,7 @@ check "README's chats train --new's model" says "^chats  by the model's chat_tem
 check "README's chats: the trained adapter answers" says "^chats  by the model" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
-check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.32 nats per token," $model --data "$work/text" \
+check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.03 nats per token," $model --data "$work/text" \
     --store int4 --plan
 check "--store int4 says that a GGUF is not Q4_0" sh -c "build/finetune --model tests/golden/gguf/llama-q8_0.gguf --data $work/text \
     --store int4 --plan 2> $work/stderr | grep -q '^note   --store int4 rounds this GGUF again'"
