@@ -963,6 +963,12 @@ static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, in
     enum { SOME = 256 };
     float values[SOME];
     const int type = p->tensor->type;
+    for (; p->storage == GCKPT_STORAGE_I4 && n > 0; n -= 32, raw += 18, to += 19) {
+        memcpy(to, raw, 18);
+        to[18] = 128; /* the zero point of Q4_0: 8 of 16 numbers, in 16ths */
+    }
+    if (n == 0)
+        return;
     if (p->storage != GCKPT_STORAGE_F32 || (type == GGUF_T_F32 && p->subtract == 0)) {
         memcpy(to, raw, gguf_bytes(type, n));
         return;
@@ -1176,6 +1182,8 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
         !view->transposed) {
         view->storage = keep;
         view->row_bytes = gguf_bytes(t->type, view->columns);
+        if (keep == GCKPT_STORAGE_I4)
+            view->row_bytes += (size_t)view->columns / 32; /* zero points, see gguf_convert */
     }
     return 0;
 }
@@ -1205,10 +1213,9 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         const model_parameter p = model_get_param(c, at);
         gguf_view *view = &s->views[s->count++];
         const int floats = source->floats != NULL && model_is_in_modules(c, source->floats, p.name);
-        const gckpt_storage keep = floats ? GCKPT_STORAGE_F32
-                                   : source->as_file
-                                       ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
-                                       : source->storage;
+        const gckpt_storage keep = floats            ? GCKPT_STORAGE_F32
+                                   : source->as_file ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
+                                                     : model_storage_of(c, p.name, source->storage);
         memset(view, 0, sizeof *view);
         view->tensor = all[i];
         model_store_name(c, name, p.name);

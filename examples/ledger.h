@@ -374,7 +374,7 @@ static inline void ledger_digest(const ledger_tensor *t, unsigned char digest[LE
     if (words != NULL)
         ledger_hash_blocks(&all, words, n, 4);
     else if (p->quantised != NULL && p->storage == GCKPT_STORAGE_I4)
-        ledger_hash_blocks(&all, p->quantised, n / 32 * 18, 1);
+        ledger_hash_blocks(&all, p->quantised, n / 32 * 19, 1);
     else if (p->quantised != NULL && p->storage == GCKPT_STORAGE_I8)
         ledger_hash_blocks(&all, p->quantised, n + n / width * ((width + 31) / 32) * 2, 1);
     else if (p->quantised != NULL)

@@ -587,6 +587,17 @@ static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *token
     return m->config.family->hidden(m, tokens, options != NULL ? options : &none);
 }
 
+/* Returns how matrix `name` is stored if matrices are stored as `storage`: with I4, embeddings and
+ * the LM head are I8, since their errors reach every token. */
+static inline gckpt_storage model_storage_of(const model_config *c, const char *name,
+                                             gckpt_storage storage)
+{
+    const size_t n = strlen(c->family->embeddings);
+    const int table = (strncmp(name, c->family->embeddings, n) == 0 && name[n] == '.') ||
+                      strncmp(name, "lm_head.", 8) == 0;
+    return storage == GCKPT_STORAGE_I4 && table ? GCKPT_STORAGE_I8 : storage;
+}
+
 /* Returns the weights (V,C) of the LM head, V the size of the vocabulary. */
 static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
 {
@@ -1341,8 +1352,9 @@ static inline int model_check_bytes(model_loader *l, const char *dir)
                       dir, weights, l->bytes, model_type_hint(l->model));
 }
 
-/* Freezes the weight matrices and sets their storage, before they have values, except those of the
- * modules in `floats`, which may be NULL. */
+/* Freezes the weight matrices and sets their storage (model_storage_of), except those of the modules
+ * in `floats`, which may be NULL. Best called before they have values, since then no second copy is
+ * needed. */
 static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_storage storage,
                                         const char *floats)
 {
@@ -1353,7 +1365,8 @@ static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_
             continue;
         model_store_name(&m->config, name, p.name);
         if (p.shape.n == 2 && (gckpt_store_freeze(store, name, 1) != GCKPT_OK ||
-                               gckpt_store_quantise(store, name, storage) != GCKPT_OK))
+                               gckpt_store_quantise(store, name, model_storage_of(&m->config, p.name, storage)) !=
+                                   GCKPT_OK))
             return model_fail(m, "%s", gckpt_error_text(store));
     }
     return 0;

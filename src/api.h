@@ -12,7 +12,7 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         4  /* version of the numeric specification (manual, 5) */
+#define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
 #define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */

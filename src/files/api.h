@@ -26,9 +26,9 @@ typedef struct {
  * that training continues with other bits. Saving by path writes a temporary file next to the
  * target, flushes it and renames it: after a power cut either the old or the new file exists (on
  * FAT with Linux only). Saving replaces the target of a symbolic link, keeps permissions, and
- * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8
- * or I4 (as U8; d / 32 * 34 and d / 32 * 18 bytes for a last axis of d values; I8 of contract 3 and
- * older is refused). Reading converts a tensor to the storage of its parameter in the store, or
+ * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8 or I4 (as U8; d / 32 * 34
+ * and d / 32 * 19 bytes for a last axis of d values; I8 of contract 3 and I4 of contract 4 and
+ * older are refused). Reading converts a tensor to the storage of its parameter in the store, or
  * else to floats. Writing keeps the storage. desc may be NULL. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc);

@@ -8,7 +8,7 @@
  * JSON padded with spaces to a multiple of 8 bytes, and the data, little-endian, one tensor after
  * the other (the format is described at https://huggingface.co/docs/safetensors):
  *
- *     {"__metadata__":{"format":"gradckpt","contract":"4","step":"20","seed":"0",
+ *     {"__metadata__":{"format":"gradckpt","contract":"5","step":"20","seed":"0",
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *

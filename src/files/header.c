@@ -246,6 +246,9 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 #define GCKPTI_OLD_INT8                                                                            \
     "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
     "row (#scale): load the weights that it was made from, and store them so again"
+#define GCKPTI_OLD_INT4                                                                            \
+    "is not I4 in rows of blocks of 32 values (19 bytes); contracts up to 4 had 18: load the "     \
+    "weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -271,6 +274,8 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
         if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
             return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
+        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I4 && axes > 1 && !unpacked)
+            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT4);
         if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,

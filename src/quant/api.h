@@ -6,8 +6,9 @@ typedef enum {
     /* Blocks of 32 values along the last axis (the last one may be short): their scale as a
      * binary16, low byte first; then a signed byte each. A value is byte * scale. (ggml's Q8_0.) */
     GCKPT_STORAGE_I8,
-    /* Whole blocks of 32: the scale; then 16 bytes whose low halves are values 0 to 15 and whose
-     * high halves are values 16 to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
+    /* Whole blocks of 32: the scale; 16 bytes whose low halves are values 0 to 15 and whose high
+     * halves are values 16 to 31; the zero point, an unsigned byte. A value is
+     * (half - zero / 16) * scale. (With a zero point of 128, ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
 /* The dequantisation of a parameter to n floats. */

@@ -1,14 +1,17 @@
 #ifndef GCKPT_NO_QUANT
-/* ---- blocks (quant/api.h): a scale in f16; then bytes of a value (I8) or of two (I4) ---- */
-/* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
-GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
+/* ---- blocks (quant/api.h): an f16 scale; bytes of a value (I8), or of two and a zero (I4) ---- */
+/* Returns 4 bits of each word, from bit `at` on, less a zero point / 16: these are 16ths of a float
+ * of 2^19 and more, in which the zero point is given (V(int4_zero)). */
+GCKPTI_ALWAYS FLOATS V(int4)(INTS word, unsigned at, FLOATS zero)
 {
-#if GCKPTI_ISA == 3
-    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm512_permutexvar_ps((__m512i)word, all);
-#else
-    return V(floats)((word & 15) | 0x4b000000) - V(set1)(8388616.0f);
-#endif
+    const INTS high = at < 4 ? word << (4 - at) : word >> (at - 4);
+    return V(floats)((high & 0xf0) | 0x49000000) - zero;
+}
+
+/* Returns the zero point of a block of I4 for V(int4). */
+GCKPTI_ALWAYS FLOATS V(int4_zero)(const unsigned char *b)
+{
+    return V(set1)(524288 + (float)b[GCKPTI_INT4_ZERO] / 16);
 }
 
 /* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
@@ -24,14 +27,14 @@ GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 }
 
 /* Returns a block's scale for V(block_values); with lookups (I4) all 16 values times it. */
-GCKPTI_ALWAYS FLOATS V(block_table)(int storage, float scale)
+GCKPTI_ALWAYS FLOATS V(block_table)(int storage, const unsigned char *b, float scale)
 {
 #if GCKPTI_ISA == 3
-    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const FLOATS all = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     if (storage == GCKPT_STORAGE_I4)
-        return all * V(set1)(scale);
+        return (all - V(set1)((float)b[GCKPTI_INT4_ZERO] / 16)) * V(set1)(scale);
 #endif
-    (void)storage;
+    (void)storage, (void)b;
     return V(set1)(scale);
 }
 
@@ -40,11 +43,11 @@ GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsign
 {
     if (storage == GCKPT_STORAGE_I8)
         return V(signed_bytes)(b + 2 + k) * table;
-    const INTS word = V(bytes)(b + 2 + k % 16) >> (k / 16 * 4);
+    const INTS word = V(bytes)(b + 2 + k % 16);
 #if GCKPTI_ISA == 3
-    return _mm512_permutexvar_ps((__m512i)word, table);
+    return _mm512_permutexvar_ps((__m512i)(word >> (k / 16 * 4)), table);
 #else
-    return V(low_int4)(word) * table;
+    return V(int4)(word, k / 16 * 4, V(int4_zero)(b)) * table;
 #endif
 }
 
@@ -59,13 +62,15 @@ GCKPTI_ALWAYS FLOATS V(last_values)(int storage, const unsigned char *b, unsigne
     return V(block_values)(storage, padded, 0, table);
 }
 
-#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* bits of the scale of row i */
+#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* the first 2 bytes of row i */
+#define GCKPTI_GATHER  (GCKPTI_ISA == 3 && GCKPTI_OPTIMISED)
 
-/* Returns the scales of W blocks, which are `row` bytes apart. */
-GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+/* Returns the first 2 bytes of W blocks, which are `row` bytes apart, as the lowest 16 bits of
+ * words, or with GCKPTI_GATHER the first 4 bytes. */
+GCKPTI_ALWAYS INTS V(block_words)(const unsigned char *b, int64_t row)
 {
     INTS word;
-#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else a macro with warnings */
+#if GCKPTI_GATHER /* else a macro with warnings */
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
@@ -83,7 +88,21 @@ GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
     for (int i = 0; i < W; i++)
         word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
 #endif
-    return V(low_half)(word); /* of which it reads the lowest 16 bits */
+    return word;
+}
+
+/* Returns the scales of W blocks, of whose words V(low_half) reads the lowest 16 bits. */
+GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+{
+    return V(low_half)(V(block_words)(b, row));
+}
+
+/* Returns the zero points of W blocks of I4, for V(int4): the last bytes that are read. */
+GCKPTI_ALWAYS FLOATS V(block_zeros)(const unsigned char *b, int64_t row)
+{
+    enum { BYTES = GCKPTI_GATHER ? 4 : 2 };
+    const INTS word = V(block_words)(b + GCKPTI_INT4_ZERO + 1 - BYTES, row);
+    return V(floats)(word >> (8 * BYTES - 8) | 0x49000000);
 }
 
 /* Sets the scales of 8 blocks, which are `row` bytes apart. */
@@ -102,6 +121,7 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 }
 
 #undef GCKPTI_HALF
+#undef GCKPTI_GATHER
 
 /* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
  * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
@@ -118,8 +138,8 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
         else
             scale[0] = gckpti_block_scale(b);
         for (int p = 0; p < rows; p++) {
-            const FLOATS table = V(block_table)(storage, scale[p]);
             const unsigned char *from = b + p * apart;
+            const FLOATS table = V(block_table)(storage, from, scale[p]);
             float *to = x + p * width;
             for (unsigned i = 0; i < count; i += W) {
                 const int64_t left = count - i;
@@ -132,20 +152,21 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
     }
 }
 
-/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves. */
-GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *scale,
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves.
+ * head: the scale and the zero point (I4) of each vector. */
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *head,
                                   const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
-    for (int k = 0; k < 4; k++) {
+    for (unsigned k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
             FLOATS y;
             if (storage == GCKPT_STORAGE_I8)
-                y = V(word_byte)(word[4 * i], (unsigned)k);
+                y = V(word_byte)(word[4 * i], k);
             else
-                y = V(low_int4)(word[4 * i] >> (8 * (unsigned)k));
-            sum[i] = V(fma)(V(set1)(x[k]), y * scale[i], sum[i]);
+                y = V(int4)(word[4 * i], 8 * k, head[2 * i + 1]);
+            sum[i] = V(fma)(V(set1)(x[k]), y * head[2 * i], sum[i]);
         }
     }
 }
@@ -159,7 +180,7 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
     const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS sum[64 / W], scale[64 / W], r[4];
+    FLOATS sum[64 / W], head[2 * (64 / W)], r[4];
     INTS word[4 * (64 / W)];
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
@@ -171,7 +192,10 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++)
-            scale[i] = V(block_scales)(b + W * i * t.row, t.row);
+            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors && !int8; i++)
+            head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
         for (int half = 0; half < 2; half++) {
             GCKPTI_UNROLL
             for (int i = 0; i < vectors; i++) {
@@ -185,7 +209,7 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
             GCKPTI_UNROLL
 #endif
             for (int q = 0; q < 4; q++)
-                V(block_terms)(storage, vectors, word + q, scale, x + 16 * half + 4 * q, sum);
+                V(block_terms)(storage, vectors, word + q, head, x + 16 * half + 4 * q, sum);
         }
     }
     GCKPTI_UNROLL
@@ -217,8 +241,8 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
                 sum[v] = V(load)(c + v * W);
             GCKPTI_UNROLL
             for (int p = 0; p < 8; p++) {
-                const FLOATS table = V(block_table)(storage, scale[p]);
                 const unsigned char *row = b + p * t.row;
+                const FLOATS table = V(block_table)(storage, row, scale[p]);
                 if (p % 2)
                     __builtin_prefetch(row + next, 0, 2);
                 GCKPTI_UNROLL

@@ -26,9 +26,9 @@ static void gckpti_read_int8(const void *from, int64_t n, float *y)
 static void gckpti_read_int4(const void *from, int64_t n, float *y)
 {
     const unsigned char *b = (const unsigned char *)from;
-    const float scale = gckpti_block_scale(b);
+    const float scale = gckpti_block_scale(b) / 16; /* exact, as the product is */
     for (int k = 0; k < n; k++)
-        y[k] = (float)((b[2 + k % 16] >> k / 16 * 4 & 15) - 8) * scale;
+        y[k] = (float)((b[2 + k % 16] >> k / 16 * 4 & 15) * 16 - b[GCKPTI_INT4_ZERO]) * scale;
 }
 
 static int gckpti_write_bf16(const float *x, int64_t n, void *to)
@@ -68,10 +68,10 @@ static float gckpti_write_scale(float scale, unsigned char *to)
     return gckpti_from_f16((uint16_t)bits);
 }
 
-/* Returns x / scale, rounded to nearest even and clamped to least..most. */
-GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
+/* Returns x / scale + zero, rounded to nearest even and clamped to least..most. */
+GCKPTI_INLINE float gckpti_quotient(float x, float scale, float zero, float least, float most)
 {
-    const float q = scale < 0 || scale > 0 ? x / scale : 0;
+    const float q = scale > 0 ? x / scale + zero : 0;
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
@@ -81,17 +81,22 @@ static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
     const double peak = gckpti_fabs((double)gckpti_extreme(x, n, GCKPTI_INT8_MAX));
     const float scale = gckpti_write_scale((float)peak / 127, to);
     for (int i = 0; i < n; i++)
-        to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, -127, 127);
+        to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, 0, -127, 127);
     return peak <= (double)GCKPTI_INT8_MAX;
 }
 
-/* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
- * are exact in double, and so are the products: y are small integers, the scale has 11 bits. */
-static double gckpti_quant_error(const float *x, const float *y, float scale)
+/* A block of I4: an element is about (q - zero / 16) scale. */
+typedef struct {
+    float scale, zero, q[GCKPTI_QUANT_BLOCK];
+} gckpti_int4;
+
+/* Returns the sum of the squares of a block's errors, added by halves. The squares are exact in
+ * double, and so are the products in float: 16 q - zero has 8 bits, the scale has 11. */
+static double gckpti_int4_error(const float *x, const gckpti_int4 *b)
 {
     double e[GCKPTI_QUANT_BLOCK];
     for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
-        const double error = (double)(x[i] - y[i] * scale);
+        const double error = (double)(x[i] - (b->q[i] - b->zero / 16) * b->scale);
         e[i] = error * error;
     }
     for (int half = GCKPTI_QUANT_BLOCK / 2; half > 0; half /= 2)
@@ -100,29 +105,53 @@ static double gckpti_quant_error(const float *x, const float *y, float scale)
     return e[0];
 }
 
+/* Quantises a block from least to `most` to `steps` steps; at most 15 are kept. Returns 0 if the
+ * scale is too large, or, if `exact`, when a value differs. */
+static int gckpti_fit_int4(const float *x, float least, float most, float steps, int exact,
+                           gckpti_int4 *b)
+{
+    const float range = most - least, scale = range / steps;
+    if (!(scale <= 65504))
+        return 0;
+    b->scale = gckpti_from_f16(gckpti_to_f16(scale));
+    const float zero = b->scale > 0 ? -least / range * (16 * (steps < 15 ? steps : 15)) : 0;
+    b->zero = zero + 12582912.0f - 12582912.0f;
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
+        b->q[i] = gckpti_quotient(x[i], b->scale, b->zero / 16, 0, 15);
+        const float error = x[i] - (b->q[i] - b->zero / 16) * b->scale;
+        if (exact && (error < 0 || error > 0))
+            return 0;
+    }
+    return 1;
+}
+
 /* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
 static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
 {
-    static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
+    static const float steps[] = { 15, 15.5f, 16, 16.5f, 17, 18 };
     const float extreme = gckpti_extreme(x, n, GCKPTI_INT4_MAX);
-    float y[GCKPTI_QUANT_BLOCK];
-    double best = 0;
-    for (size_t k = 0; k < sizeof divisors / sizeof *divisors; k++) {
-        unsigned char bytes[2];
-        const float unrounded = extreme / divisors[k];
-        if (!(unrounded >= -65504 && unrounded <= 65504))
-            continue;
-        const float scale = gckpti_write_scale(unrounded, bytes);
-        for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++)
-            y[i] = gckpti_quotient(x[i], scale, -8, 7);
-        const double error = gckpti_quant_error(x, y, scale);
-        if (k > 0 && !(error < best))
-            continue;
-        best = error;
-        memcpy(to, bytes, sizeof bytes);
-        for (int i = 0; i < GCKPTI_QUANT_BLOCK / 2; i++)
-            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_QUANT_BLOCK / 2] + 136);
+    float least = 0, most = 0;
+    gckpti_int4 b, best = { 0, 0, { 0 } };
+    double least_error = 0;
+    int exact = 0;
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
+        least = x[i] < least ? x[i] : least;
+        most = x[i] > most ? x[i] : most;
     }
+    for (int k = 15; k > 0 && !exact; k--)
+        exact = gckpti_fit_int4(x, least, most, (float)k, 1, &best);
+    for (int k = 0, found = 0; k < (int)(sizeof steps / sizeof *steps) && !exact; k++)
+        if (gckpti_fit_int4(x, least, most, steps[k], 0, &b)) {
+            const double error = gckpti_int4_error(x, &b);
+            if (found++ && !(error < least_error))
+                continue;
+            least_error = error;
+            best = b;
+        }
+    gckpti_write_scale(best.scale, to);
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK / 2; i++)
+        to[2 + i] = (unsigned char)((int)best.q[i] + 16 * (int)best.q[i + GCKPTI_QUANT_BLOCK / 2]);
+    to[GCKPTI_INT4_ZERO] = (unsigned char)(int)best.zero;
     return extreme <= (float)GCKPTI_INT4_MAX; /* false for NaN */
 }
 

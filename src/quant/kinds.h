@@ -3,8 +3,10 @@
 
 /* The kinds of storage. All but F32 are compressed: their values are read by gckpti_decompress. */
 
-/* I8 and I4: values per block; bytes per block (2 for the scale); greatest magnitude. */
-enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 18 };
+/* I8 and I4: values per block; bytes per block (2 for the scale, with I4 a last one for the zero
+ * point); greatest magnitude. */
+enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 19 };
+enum { GCKPTI_INT4_ZERO = 18 }; /* place of the zero point in a block of I4 */
 enum { GCKPTI_INT8_MAX = 127 * 65504, GCKPTI_INT4_MAX = 8 * 65504 };
 enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 

@@ -216,16 +216,19 @@ def packed(x, storage):
         scale = (np.abs(blocks).max(-1, keepdims=True) / F(127)).astype(np.float16).astype(F)
         q = np.clip(np.rint(blocks / scale), -127, 127) + F(0)  # an integer has no -0, so + 0 removes it
         return (np.where(scale > 0, q, F(0)) * scale).reshape(*x.shape[:-1], -1)[..., :x.shape[-1]]
-    m = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(-1)]
-    best, least = np.zeros(blocks.shape, F), np.full(len(blocks), np.inf)
-    for by in (-8, -7.625, -8.25, -8.5, -8.75, -9):
-        scale = (m / F(by)).astype(np.float16).astype(F)[:, None] + F(0)
-        y = np.where(scale != 0, np.clip(np.rint(blocks / scale), -8, 7) + F(0), F(0)) * scale
+    least, most = np.minimum(blocks.min(-1), F(0)), np.maximum(blocks.max(-1), F(0))
+    best, error = np.zeros(blocks.shape, F), np.full(len(blocks), np.inf)
+    for i, k in enumerate([*range(15, 0, -1), 15, 15.5, 16, 16.5, 17, 18]):
+        scale = ((most - least) / F(k)).astype(np.float16).astype(F)[:, None]
+        share = -least / np.where(most > least, most - least, F(1)) * F(16 * min(k, 15))
+        zero = np.where(scale > 0, np.rint(share)[:, None], F(0))
+        q = np.clip(np.rint(blocks / np.where(scale > 0, scale, F(1)) + zero / F(16)), 0, 15)
+        y = (F(16) * np.where(scale > 0, q, F(0)) - zero) * (scale / F(16))
         e = (blocks - y).astype(D) ** 2
         for h in (16, 8, 4, 2, 1):
             e = e[:, :h] + e[:, h:2 * h]
-        better = e[:, 0] < least
-        best, least = np.where(better[:, None], y, best), np.where(better, e[:, 0], least)
+        better = e[:, 0] < (np.where(e[:, 0] > 0, 0, error) if i < 15 else error)
+        best, error = np.where(better[:, None], y, best), np.where(better, e[:, 0], error)
     return best.reshape(x.shape)
 
 

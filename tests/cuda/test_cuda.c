@@ -442,7 +442,7 @@ static void test_unpack(void)
     unsigned char *bytes = (unsigned char *)quantised; /* blocks too, also at odd addresses; scales are not NaN */
     for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
         for (int shift = 0; shift < 15; shift++) {
-            const int each = storage == GCKPT_STORAGE_I8 ? 34 : storage == GCKPT_STORAGE_I4 ? 18 : 2;
+            const int each = storage == GCKPT_STORAGE_I8 ? 34 : storage == GCKPT_STORAGE_I4 ? 19 : 2;
             const int row = each == 34 ? 31 + shift : 32, n = each > 2 ? row * (1 + shift / 3) : MOST - shift; /* short blocks */
             const size_t size = (size_t)gckpti_storage_bytes(storage, row, n);
             const size_t at = (size_t)(each > 2 ? shift : 2 * (shift % 3));

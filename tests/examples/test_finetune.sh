@@ -59,7 +59,7 @@ check "README's chats train --new's model" says "^chats  by the model's chat_tem
 check "README's chats: the trained adapter answers" says "^chats  by the model" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
-check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.32 nats per token," $model --data "$work/text" \
+check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.03 nats per token," $model --data "$work/text" \
     --store int4 --plan
 check "--store int4 says that a GGUF is not Q4_0" sh -c "build/finetune --model tests/golden/gguf/llama-q8_0.gguf --data $work/text \
     --store int4 --plan 2> $work/stderr | grep -q '^note   --store int4 rounds this GGUF again'"
@@ -877,6 +877,17 @@ for store in bf16 f16 int8 int4; do
     check "llama, --store $store: the loss falls" \
         less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
 done
+build/finetune $learns --method lora --store int4 --steps 10 --save "$work/lint4" > "$work/stdout" 2> "$work/stderr"
+build/finetune --resume "$work/lint4" --steps 20 --json - > "$work/resumed.json" 2> "$work/stderr"
+check "llama, --store int4: the same numbers after --resume" test "$(field "$work/plan.json" end weights_hash)" = \
+    "$(field "$work/resumed.json" end weights_hash)"
+build/finetune $learns --method lora --store int4 --steps 20 --budget 1 > "$work/stdout" 2> "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\),.*/\1/p' "$work/stderr")
+build/finetune $learns --method lora --store int4 --steps 20 --budget "${least:-1}" > "$work/small.json" 2> "$work/stderr"
+check "llama, --store int4: the same numbers within another budget" test "$(field "$work/plan.json" end weights_hash)" = \
+    "$(field "$work/small.json" end weights_hash)"
+check "llama, --store int4: a note if the choice of numbers takes more than the budget" \
+    grep -q '^note   before the training, int4 takes [0-9]* bytes to choose its numbers, more than --budget' "$work/stderr"
 check "llama: a fully tuned model is loaded as a model" sh -c "build/finetune --model $work/lfull.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --sample 8 --prompt 'The ' > $work/stdout &&
     test \$(grep -ac '^The ' $work/stdout) -eq 2"

@@ -453,7 +453,8 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
                 off = of == GGUF_T_Q8_0 && !turned ? 0 : 0.55 * (double)scale;
             } else if (p.storage == GCKPT_STORAGE_I4) {
                 float block[32];
-                gguf_to_floats(GGUF_T_Q4_0, bytes + k / 32 * 18, 32, block);
+                gguf_to_floats(GGUF_T_Q4_0, bytes + k / 32 * 19, 32, block);
+                wrong += bytes[k / 32 * 19 + 18] != 128;
                 have = block[k % 32];
             } else {
                 uint16_t bits;

@@ -101,7 +101,7 @@ static void looking(void)
     CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && prints(s, "#define a_flash_bytes 1536\n"));
 #ifndef GCKPT_NO_QUANT
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK && prints(s, "#define a_flash_bytes 408\n"));
-    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && prints(s, "#define a_flash_bytes 216\n"));
+    CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK && prints(s, "#define a_flash_bytes 228\n"));
 #endif
     free(f.bytes);
     free(g.bytes);

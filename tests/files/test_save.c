@@ -145,7 +145,7 @@ static void replace(char *text, const char *from, const char *to)       /* `from
 static void test_layout(void)
 {
     static const char want[] =
-        "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"20\",\"seed\":\"3\","
+        "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"20\",\"seed\":\"3\","
         /* data_fnv1a: the sum, over all tensors, of FNV-1a(name, FNV-1a(data)) */
         "\"optimiser\":\"0\",\"data_fnv1a\":\"12810142865672414875\"},"
         "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
@@ -361,7 +361,7 @@ static void test_garbage(void)
 }
 
 #define META "\"__metadata__\":"
-#define OURS META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"7\",\"seed\":\"8\",\"optimiser\":\"0\"},"
+#define OURS META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"7\",\"seed\":\"8\",\"optimiser\":\"0\"},"
 #define T(shape, from, to) "{\"dtype\":\"F32\",\"shape\":[" shape "],\"data_offsets\":[" #from "," #to "]}"
 #define W "\"w\":" T("2", 0, 8)
 #define B "\"b\":" T("1", 8, 12)
@@ -499,19 +499,19 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" META "{}," META "{}," W "," B "}", 12, GCKPT_E_DATA, "twice" },
     { "{" META "{\"step\":\"1\",\"step\":\"2\"}," W "," B "}", 12, GCKPT_E_DATA, "twice" },
     { "{" META "{\"format\":\"gradckpt\"}," W "," B "}", 12, GCKPT_E_DATA, "contract" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "seed" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"NaN\",\"seed\":\"1\"}," W "," B "}", 12,
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "seed" },
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"NaN\",\"seed\":\"1\"}," W "," B "}", 12,
       GCKPT_E_DATA, "step must be a whole number" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"-1\",\"seed\":\"1\"}," W "," B "}", 12,
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"-1\",\"seed\":\"1\"}," W "," B "}", 12,
       GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"\",\"seed\":\"1\"}," W "," B "}", 12,
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"\",\"seed\":\"1\"}," W "," B "}", 12,
       GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"01\",\"seed\":\"1\"}," W "," B "}", 12,
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"01\",\"seed\":\"1\"}," W "," B "}", 12,
       GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"1 \",\"seed\":\"1\"}," W "," B "}", 12,
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"1 \",\"seed\":\"1\"}," W "," B "}", 12,
       GCKPT_E_DATA, "step" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"4\",\"step\":\"1\",\"seed\":\"18446744073709551616\"}," W "," B
+    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"5\",\"step\":\"1\",\"seed\":\"18446744073709551616\"}," W "," B
       "}",
       12, GCKPT_E_DATA, "seed" },
 };

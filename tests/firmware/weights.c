@@ -30,7 +30,7 @@ static size_t bytes_of(const gckpt_parameter *p)
     const size_t n = (size_t)p->elements, row = (size_t)p->shape.d[p->shape.n - (p->shape.n > 0)];
     return p->storage == GCKPT_STORAGE_F32  ? 4 * n
            : p->storage == GCKPT_STORAGE_I8 ? n + (row + 31) / 32 * (n / row) * 2
-           : p->storage == GCKPT_STORAGE_I4 ? n / 32 * 18
+           : p->storage == GCKPT_STORAGE_I4 ? n / 32 * 19
                                             : 2 * n;
 }
 

@@ -36,7 +36,7 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     const int64_t n = (rows ? rows : 1) * columns;
     gckpt_result result;
     if (storage >= GCKPT_STORAGE_I8) {
-        const int each = storage == GCKPT_STORAGE_I8 ? 34 : 18;
+        const int each = storage == GCKPT_STORAGE_I8 ? 34 : 19;
         const int64_t whole = columns / 32 * each, left = columns % 32, row = whole + (left ? 2 + left : 0);
         unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(row * rows) + 1) + 1;
         const unsigned exponent = storage == GCKPT_STORAGE_I8 ? 0x0e : 0x1e; /* the scales' upper bytes */

@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 18 || GCKPT_CONTRACT != 4
+#if GCKPT_PLAN_FORMAT != 18 || GCKPT_CONTRACT != 5
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -120,7 +120,7 @@ const gckpt_plan plan = {
     16, /* batch */
     1, /* rows */
     18, /* format */
-    4, /* contract */
+    5, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
     0, /* update_in_backward */

@@ -22,12 +22,13 @@ __device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
     const uint8_t *b = (const uint8_t *)u.quantised;
     b += int8 ? row * (2 * blocks + u.row) + block * GCKPTI_INT8_BYTES
               : (row * blocks + block) * GCKPTI_INT4_BYTES;
-    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8)) / (int8 ? 1 : 16);
+    const int zero = int8 ? 0 : b[GCKPTI_INT4_ZERO];
     float *to = u.to + row * u.row + at;
     if (at < u.row)
-        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) - 8) * scale;
+        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) * 16 - zero) * scale;
     if (at + 16 < u.row)
-        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) - 8) * scale;
+        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) * 16 - zero) * scale;
 }
 
 void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
