@@ -1,5 +1,5 @@
-/* storage.c - measures how much a language model loses by the storage of its matrices: for each storage the bytes of the
- * values, the loss on a text, its rise compared with floats, and the share of positions whose likeliest next token
+/* storage.c - measures how much a language model loses by the storage of its matrices: for each storage the bytes of
+ * the values, the loss on a text, its rise compared with floats, and the share of positions whose likeliest next token
  * changes. "auto" stores each matrix of a GGUF file in the format that is nearest to its type there. Prints a table for
  * record.sh.
  *
