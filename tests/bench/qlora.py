@@ -4,6 +4,7 @@
     make build/finetune
     python3 tests/bench/qlora.py --model SmolLM2-135M-Instruct.Q4_1.gguf > build/qlora.md
     sh tests/bench/record.sh finetuning build/qlora.md QLoRA
+    ... --steps 8 --batch 1 --context 32 --rows 4 --threads 1        the short training of the log
 
 All begin with the values of the same GGUF file and the same adapter, and train on the same windows of
 a text in the same order. NF4 (with and without double quantisation; Dettmers et al. 2023) stores the
