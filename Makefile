@@ -608,7 +608,7 @@ build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim
 	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/overlap build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
-          build/nets build/predict build/small_models build/stack build/threads
+          build/nets build/predict build/small_models build/stack build/storage build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(BENCH_INCLUDES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o

@@ -6,7 +6,8 @@ BEGIN {
     split("speed make speed, make bench, make generate, make small_models|time make predict, make fastest, make profile|" \
           "accuracy make accuracy|learning make shakespeare, build/cnn|depth make depth|plans make plans|" \
           "offload make offload, make overlap|distributed make scaling, make slow-link, make predict-mpi, make simulate|" \
-          "device make mcu, make size, make fits|finetuning make lora-memory, make methods, tests/bench/finetune.py|" \
+          "device make mcu, make size, make fits|" \
+          "finetuning make lora-memory, make methods, build/storage, tests/bench/finetune.py, tests/bench/qlora.py|" \
           "gpu make gpu|features make features|nets make speed|ops make speed", list, "|")
     for (i in list)
         made_by[substr(list[i], 1, index(list[i], " ") - 1)] = substr(list[i], index(list[i], " ") + 1)

@@ -34,7 +34,7 @@ prefix=$prefix wanted=$ROWS tail=$(printf '%s\t%s\t%s\t%s\t%s' "$(date +%Y-%m-%d
             text = substr(text, 1, RSTART) substr(text, RSTART + 2)
         return text
     }
-    function is_unit(text) { return text ~ /^(ns|us|ms|s|%|bytes|bits|KB|MB|GB|KiB|MiB|GiB|lines|ulp|GFLOP\/s|GB\/s|Mb\/s|tokens\/s)$/ }
+    function is_unit(text) { return text ~ /^(ns|us|ms|s|%|bytes|bits|KB|MB|GB|KiB|MiB|GiB|lines|nats|ulp|GFLOP\/s|GB\/s|Mb\/s|tokens\/s)$/ }
     function ends_with(text,    n, word) { # returns the unit after the last comma, as in "GPT-2, MB", or ""
         n = split(text, word, /, */)
         return n > 1 && is_unit(word[n]) ? word[n] : ""

@@ -264,11 +264,72 @@ static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision,
     }
 }
 
+/* Returns a hash of the products of one row x with a (n,k) and with b (k,n), as generation has them. */
+static uint64_t row_hash(gckpt_store *s, int k, int n, gckpt_isa isa, int threads)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, k));
+    const gckpt_fetch_spec fetch[2] = {
+        { gckpt_linear_transposed(x, gckpt_param(g, "a", gckpt_shape2(n, k), (gckpt_init){ 0, 0, 0 }), NULL), 0 },
+        { gckpt_linear(x, gckpt_param(g, "b", gckpt_shape2(k, n), (gckpt_init){ 0, 0, 0 }), NULL), 0 }
+    };
+    const gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .threads = threads, .fetch = { .specs = fetch, .count = 2 } };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
+    uint64_t hash = 14695981039346656037u;
+    float *values = (float *)malloc((size_t)k * sizeof *values);
+    random_state = 1;
+    for (int i = 0; i < k; i++)
+        values[i] = ((float)below(2001) - 1000) * 1e-3f;
+    const gckpt_feed feed = { gckpt_id(x), values };
+    CHECK_MSG(gckpt_forward(e, &feed, 1, 1, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    for (int i = 0; i < 2; i++) {
+        const float *y = gckpt_fetch(e, gckpt_id(fetch[i].tensor), 0);
+        for (int j = 0; CHECK(y != NULL) && j < n; j++)
+            hash = (hash ^ bits_of(y[j])) * 1099511628211u;
+    }
+    free(values);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    return hash;
+}
+
+/* Compares products of one row with quantised weights and with floats of equal value. Kernels take several columns and
+ * whole blocks at once: n and k are also no multiples of these. */
+static void test_row(gckpt_storage storage)
+{
+    static const int all[][2] = { { 96, 160 }, { 64, 71 }, { 80, 129 } };
+    for (int i = 0; i < 3; i++) {
+        const int k = storage == GCKPT_STORAGE_I4 ? all[i][0] / 32 * 32 : all[i][0];
+        const int n = storage == GCKPT_STORAGE_I4 ? all[i][1] / 32 * 32 : all[i][1];
+        weights w[2] = { { .count = 0 }, { .count = 0 } };
+        gckpt_store *s[2] = { gckpt_store_new(NULL), gckpt_store_new(NULL) };
+        for (int f = 0; f < 2; f++) {
+            random_state = (uint64_t)(k + n);
+            external(s[f], &w[f], "a", n, k, storage);
+            external(s[f], &w[f], "b", k, n, storage);
+        }
+        CHECK_MSG(gckpt_store_quantise(s[1], "*", GCKPT_STORAGE_F32) == GCKPT_OK, "%s", gckpt_error_text(s[1]));
+        const uint64_t want = row_hash(s[1], k, n, GCKPT_ISA_PLAIN, 1);
+        for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+            if (gckpt_isa_available((gckpt_isa)isa))
+                CHECK_MSG(row_hash(s[0], k, n, (gckpt_isa)isa, 1 + isa % 2) == want, "storage %d, %d x %d, %s",
+                          (int)storage, k, n, isa_name((gckpt_isa)isa));
+        for (int f = 0; f < 2; f++) {
+            gckpt_store_free(s[f]);
+            weights_free(&w[f]);
+        }
+    }
+}
+
 int main(void)
 {
     static const sizes other[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 }, { 43, 272, 560, 2100 } };
     static const sizes mixed[] = { { 5, 64, 33, 37 }, { 33, 70, 96, 1100 }, { 43, 272, 560, 2100 } }; /* also short blocks */
     static const sizes blocks[] = { { 5, 32, 64, 37 }, { 33, 96, 64, 1100 }, { 43, 288, 544, 2100 } };
+    for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
+        test_row((gckpt_storage)storage);
     for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
         for (int precision = GCKPT_FP32; precision <= GCKPT_BF16; precision++) {
             const sizes *all = storage == GCKPT_STORAGE_I4 ? blocks : storage == GCKPT_STORAGE_I8 ? mixed : other;
