@@ -915,7 +915,7 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
                                           " attention ",
                                           " rotary ",
                                           " gru lstm ",
-                                          " matmul linear ",
+                                          " matmul broadcast_matmul linear ",
                                           " slice permute pad concat sum mean max argmax ",
                                           " silu pow scale clamp from_u8 where ",
                                           " embed gather " };

@@ -729,7 +729,14 @@ static T *random_op(T *x)
         y = partner(x, 1), z = note2(B(matmul_transposed)(x, y), x, y);
         z = a ? note(B(softmax)(z), z) : note(B(scale)(z, 0.2f), z);
         return b ? z : note2(B(matmul)(z, y), z, y);
-    case 22: y = weight(c, o); return note2(B(matmul)(x, y), x, y);
+    case 22:
+        y = weight(c, o);
+        if (s.n == 3 && a && chance(50)) /* a left matrix for all rows */
+            return y = weight(o, s.d[1]), note2(B(matmul)(y, x), y, x);
+        if (s.n == 3 && b && chance(50)) /* both are broadcast */
+            y = weight(2 * c, o), y = view(y, gckpt_shape3(2, c, o)),
+            x = view(x, gckpt_shape4(s.d[0], 1, s.d[1], c));
+        return note2(B(matmul)(x, y), x, y);
     case 23: /* one operand has no batch axis */
         y = chance(30)   ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c)
             : chance(30) ? weight(1, 1)

@@ -189,6 +189,7 @@ static const pc_op pc_ops[] = {
     { "embed", PC_BACKWARD, { PC_1 } },
     { "gather", PC_BACKWARD, { PC_1 } },
     { "matmul", PC_BACKWARD, { PC_1, PC_0 } },
+    { "broadcast_matmul", PC_BACKWARD, { PC_1, PC_0 } },
     { "linear", PC_BACKWARD, { PC_1, PC_0, PC_S } },
     { "conv2d", PC_BACKWARD, { PC_1, PC_0, PC_S } },
     { "layernorm", PC_BACKWARD, { PC_0 | PC_1 | PC_A, PC_0 | PC_A | PC_S, PC_S } },

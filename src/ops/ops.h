@@ -33,6 +33,7 @@ GCKPTI_COLD_END
     X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
     X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
     X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
+    X(broadcast_matmul, AXES)                                                                      \
     X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
     X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
     X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \

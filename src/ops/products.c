@@ -1,5 +1,6 @@
-#include "ops/internal.h"
+#include "axes/axes.h"
 #include "graph/graph.h"
+#include "ops/internal.h"
 
 /* =================================================================================================
  * layers: embed, matmul, linear, norms, losses
@@ -201,12 +202,12 @@ static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckp
 
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
+    return gckpti_matmul_of(a, b, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
+    return gckpti_matmul_of(a, b, 1);
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but

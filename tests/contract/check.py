@@ -162,6 +162,10 @@ class Draw:
                 return self.made(self.op("matmul_transposed", [x, i]), (s[0], p[0]))
             if p[0] == s[1] and self.chance(50):
                 return self.made(self.op("matmul", [x, i]), (s[0], p[1]))
+        if len(s) >= 3 and self.chance(30):  # broadcasts
+            if self.chance(50):
+                return self.made(self.op("matmul", [self.weight(3, s[-2]), x]), s[:-2] + (3, s[-1]))
+            return self.made(self.op("matmul_transposed", [x, self.weight(1, 3, s[-1])]), s[:-1] + (3,))
         if len(s) >= 2:
             self.made(self.op("matmul", [x, self.weight(s[-1], 3)]), s[:-1] + (3,))
 

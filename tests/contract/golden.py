@@ -64,6 +64,8 @@ OTHER = {
     "cross_entropy_with": ("cross_entropy_with", (F(0.25),), None), "huber": ("huber", (F(0.5),), (0, 1, -1)),
     "huber_weights": ("huber", (F(0.5),), None), "layernorm_eps": ("layernorm", (F(2.0 ** -6),), None),
     "rmsnorm_eps": ("rmsnorm", (F(2.0 ** -6),), None),
+    "matmul_left": ("matmul", (), None), "matmul_broadcast": ("matmul", (), None),
+    "matmul_transposed_broadcast": ("matmul_transposed", (), None), "matmul_row": None, "matmul_column": None,
     "rotary_with": ("rotary", (2, F(0), 0, 4, F(1.25), 2, F(0.5), F(0.0625)), None),
 }
 

@@ -395,12 +395,32 @@ class MatmulBase:
     def backward(k, c, g):
         a, b = c.x
         bt = b if k.transposed else np.swapaxes(b, -1, -2)
+        if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
+            return k.broadcast_backward(a, b, bt, c.half, g)
         shared = b.ndim == 2 and a.ndim > 2
         l, r = (flat(a), flat(g)) if shared else (a, g)
         l, r = (r, l) if k.transposed else (l, r)
         links = links_of(a) if shared or a.ndim == 2 else a.shape[-2]
         return [Chain(lambda s: product(g, bt, s, c.half), a.shape),
                 Chain(lambda s: product(np.swapaxes(l, -1, -2), r, s, c.half, links), b.shape)]
+
+
+    @classmethod
+    def broadcast_backward(k, a, b, bt, half, g):
+        """Continues the chains of a matrix that serves several results through these, in row-major order."""
+        lead = g.shape[:-2]
+        whole = [np.broadcast_to(x, lead + x.shape[-2:]) for x in (a, bt)]
+        l, r = (g, whole[0]) if k.transposed else (whole[0], g)
+
+        def go(s, left, right, links):
+            s = s.copy()
+            for at in np.ndindex(lead):
+                own = at[len(at) - s.ndim + 2:]
+                own = tuple(0 if s.shape[i] == 1 else j for i, j in enumerate(own))
+                s[own] = product(left[at], right[at], s[own], half, *links)
+            return s
+        return [Chain(lambda s: go(s, g, whole[1], ()), a.shape),
+                Chain(lambda s: go(s, np.swapaxes(l, -1, -2), r, (a.shape[-2],)), b.shape)]
 
 
 @op("matmul")

@@ -517,6 +517,18 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
         if (random_in(0, 2))
             p.shape[1] = gckpt_shape4(first, second, p.shape[1].d[0], p.shape[1].d[1]);
     }
+    else if (kind < 2 && p.cost < 2e5) { /* broadcasts */
+        static const int8_t leads[][2][3] = { /* of both operands */
+            { { 1, 1, 1 }, { 1, 1, 3 } }, { { 1, 1, 3 }, { 1, 2, 1 } }, { { 1, 2, 1 }, { 3, 1, 2 } },
+            { { 3, 1, 2 }, { 1, 2, 2 } }, { { 2, 2, 3 }, { 1, 2, 1 } }, { { 1, 3, 1 }, { 2, 3, 2 } }
+        };
+        const int8_t(*lead)[3] = leads[random_in(0, 5)];
+        p.op = &gckpti_op_broadcast_matmul, p.inputs = 2, p.cost *= 12;
+        for (int i = 0; i < 2; i++) {
+            gckpt_shape s = { 5, { lead[i][0], lead[i][1], lead[i][2], p.shape[i].d[0], p.shape[i].d[1] } };
+            p.shape[i] = s;
+        }
+    }
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "%s%s %ld x %ld x %ld%s%s, style %d", p.op->name,
@@ -1567,7 +1579,8 @@ static void test_complete(void)
 #undef OP
     for (int i = 0; i < OPS; i++) {
         const char *name = ops[i][0], *part = ops[i][1];
-        const int plain = !strcmp(part, "AXES") || !strcmp(part, "CACHES") || !strcmp(name, "detach") ||
+        const int products = !strcmp(name, "broadcast_matmul");
+        const int plain = (!strcmp(part, "AXES") && !products) || !strcmp(part, "CACHES") || !strcmp(name, "detach") ||
                           !strcmp(name, "from_u8") || !strcmp(name, "slice");
         CHECK_MSG(plain == !tried[i], "%ld problems of %s", tried[i], name);
     }

@@ -95,6 +95,10 @@ static void build_axes(net *n)
     output(n, "products",
            gckpt_matmul(gckpt_matmul_transposed(a, a),
                         gckpt_reshape(gckpt_slice(x, 1, 0, 6), gckpt_shape4(B, 2, 3, C))));
+    output(n, "broadcast products", /* (B,2,3,C) x (C,2), then a vector; one matrix for all rows */
+           gckpt_matmul(gckpt_matmul_transposed(a, gckpt_reshape(table, gckpt_shape3(1, 7, C))),
+                        param(n, "column", gckpt_shape1(7))));
+    output(n, "left product", gckpt_matmul(param(n, "left", gckpt_shape2(2, 6)), gckpt_slice(x, 1, 0, 6)));
     output(n, "linear", gckpt_linear_transposed(x, table, param(n, "b", gckpt_shape1(7))));
 }
 

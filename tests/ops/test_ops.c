@@ -755,10 +755,25 @@ static void build_linear_tied(net *n, const int *a)
     finish(n, linear(unary(KIND_tanh, x), w, b, 1), 1);
 }
 /* a[0..2]: M, K, N of a product of (M,K) and (K,N); a[3]: 0 if both operands depend on the batch, 1 if the right one is
- * a parameter, 2 for operands of four axes; a[4]: nonzero if the right operand is transposed */
+ * a parameter, 2 for operands of four axes, 3 to 9 for broadcasts; a[4]: nonzero if the right operand is transposed */
 static void build_matmul(net *n, const int *a)
 {
     int rows = a[4] ? a[2] : a[1], columns = a[4] ? a[1] : a[2];
+    if (a[3] >= 3) {
+        const int kind = a[3], vector = kind >= 8;
+        pair left = kind == 3   ? param(n, "w", 1, a[0], a[1], 0)
+                    : kind == 4 ? param(n, "w", 1, 3, a[0], a[1])
+                    : kind == 8 ? param(n, "w", 1, a[1], 0, 0)
+                    : kind == 9 ? batched(n, "x", a[0], a[1], 0)
+                                : batched(n, "x", kind == 6 ? 1 : 2, a[0], a[1]);
+        pair right = kind == 5   ? batched(n, "y", 1, rows, columns)
+                     : kind == 6 ? param(n, "u", 1, 3, rows, columns)
+                     : kind == 7 ? param(n, "u", 1, 1, rows, columns)
+                     : vector    ? kind == 8 ? batched(n, "y", rows, columns, 0) : param(n, "u", 1, rows, 0, 0)
+                                 : batched(n, "y", kind == 4 ? 1 : 2, rows, columns);
+        finish(n, matmul(left, right, a[4]), 1);
+        return;
+    }
     pair x = a[3] == 2 ? batched(n, "x", 2, a[0], a[1]) : batched(n, "x", a[0], a[1], 0);
     pair y = a[3] == 2 ? batched(n, "y", 2, rows, columns)
            : a[3] == 1 ? param(n, "w", 1, rows, columns, 0) : batched(n, "y", rows, columns, 0);
@@ -1438,6 +1453,17 @@ static const test_case cases[] = {
     { "matmul_transposed, shared", build_matmul, { 3, 5, 4, 1, 1 }, 3, 0, 0, 0 },
     { "matmul_transposed, four axes", build_matmul, { 3, 5, 4, 2, 1 }, 3, 0, 0, 0 },
     { "matmul_transposed, tiles and edges", build_matmul, { 19, 35, 41, 0, 1 }, 2, 0, 0, 0 },
+    { "matmul, left matrix for all rows", build_matmul, { 3, 5, 4, 3, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed, left matrix for all rows", build_matmul, { 3, 5, 4, 3, 1 }, 3, 0, 0, 0 },
+    { "matmul, both broadcast", build_matmul, { 3, 5, 4, 4, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed, both broadcast", build_matmul, { 3, 5, 4, 4, 1 }, 2, 0, 0, 0 },
+    { "matmul, right broadcast", build_matmul, { 3, 5, 4, 5, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed, right broadcast", build_matmul, { 3, 5, 4, 5, 1 }, 3, 0, 0, 0 },
+    { "matmul, a missing axis", build_matmul, { 3, 5, 4, 6, 0 }, 2, 0, 0, 0 },
+    { "matmul, an axis of 1", build_matmul, { 3, 5, 4, 7, 1 }, 2, 0, 0, 0 },
+    { "matmul, broadcast tiles and edges", build_matmul, { 19, 35, 41, 4, 0 }, 2, 0, 0, 0 },
+    { "matmul, vector left", build_matmul, { 1, 5, 4, 8, 0 }, 3, 0, 0, 0 },
+    { "matmul, vector right", build_matmul, { 3, 5, 1, 9, 0 }, 3, 0, 0, 0 },
     { "matmul(x, x)", build_matmul_same, { 4, 0 }, 3, 0, 0, 0 },
     { "matmul_transposed(x, x)", build_matmul_same, { 4, 1 }, 3, 0, 0, 0 },
     { "matmul of parameters", build_matmul_free, { 0 }, 3, 0, 0, 0 },

@@ -54,7 +54,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
     OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax)
+    OP(argmax) OP(broadcast_matmul)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
