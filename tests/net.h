@@ -583,6 +583,14 @@ static T *attention(T *x, T *y, T *z, int heads)
         z = own || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
     }
 #endif
+    if (!cached && chance(30)) { /* a mask: one column of keys for all, or each pair of positions of one or all heads */
+        const int64_t t = s.d[1], keys = gckpt_shape_of(y).d[1], h = chance(50) ? heads : 1;
+        desc.mask = chance(30)   ? view(weight(1, keys), gckpt_shape1(keys))
+                    : chance(50) ? weight(t, keys)
+                                 : view(weight(h * t, keys), gckpt_shape4(1, h, t, keys));
+        desc.cap = chance(30) ? 1.5f : 0;
+        return note4(B(attention)(x, y, z, &desc), x, y, z, desc.mask);
+    }
     desc.causal = cached || chance(50);
     if (!cached && s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(50))
         desc.lengths = net.lengths;

@@ -1,6 +1,5 @@
-#include "axes/axes.h"
-#include "graph/graph.h"
 #include "ops/internal.h"
+#include "graph/graph.h"
 
 /* =================================================================================================
  * layers: embed, matmul, linear, norms, losses
@@ -198,16 +197,6 @@ static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckp
     if (t && b->shape.n == 2)
         b->f32_uses--;
     return t;
-}
-
-GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_matmul_of(a, b, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_matmul_of(a, b, 1);
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but

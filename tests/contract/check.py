@@ -210,6 +210,10 @@ class Draw:
         shared = int(self.chance(40))
         wide = c // 2 if shared else c
         k, v = (self.op("linear", [x, self.weight(c, wide), -1]) for _ in range(2))
+        if self.chance(30):
+            mask = self.weight(*[(t, t), (t,), (2, t, t), (1, 2, 1, t)][self.r.integers(0, 4)])
+            cap, scale = F(1.5 if self.chance(30) else 0), F(0.4 if self.chance(30) else 0)
+            return self.made(self.op("masked_attention", [x, k, v, mask], heads, shared, cap, scale), s)
         causal = int(self.chance(50))
         lengths = self.lengths if t >= self.t and self.chance(40) else -1
         window = 2 if causal and self.chance(40) else 0

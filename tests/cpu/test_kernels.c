@@ -604,6 +604,33 @@ static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int head
     try_problem(&p);
 }
 
+/* Tests attention with a mask, each of whose axes may be repeated; it is drawn by `style` like the other inputs, so it
+ * may have infinities, which hide keys. */
+static void masked_attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int style, int group)
+{
+    gckpti_attention o = { .heads = heads * group, .key_heads = group > 1 ? heads : 0, .extras = -1 };
+    problem p = { .op = &gckpti_op_masked_attention,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = 2 * (double)(rows * t * o.heads) * (double)(s * d),
+                  .inputs = 4,
+                  .shape[0] = gckpt_shape3(rows, t, o.heads * d),
+                  .shape[3] = gckpt_shape4(rows, o.heads, t, s) };
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, s, heads * d);
+    gckpt_shape *mask = &p.shape[3];
+    o.cap = random_in(0, 2) ? 0.0f : 0.5f, o.scale = random_in(0, 1) ? 0.0f : 0.3f;
+    for (int i = 0; i < 4; i++)
+        mask->d[i] = random_in(0, 2) ? mask->d[i] : 1;
+    for (; mask->n > 1 && mask->d[0] == 1 && random_in(0, 1); mask->n--)
+        memmove(mask->d, mask->d + 1, 3 * sizeof *mask->d);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "masked_attention %ld x %ld over %ld, %d heads of %ld, %d of keys, mask %ld %ld %ld %ld, style %d",
+            (long)rows, (long)t, (long)s, o.heads, (long)d, heads, (long)mask->d[0], (long)mask->d[1],
+            (long)mask->d[2], (long)mask->d[3], style);
+    try_problem(&p);
+}
+
 static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                       int style)
 {
@@ -640,6 +667,11 @@ static void test_attention(void)
         int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 220), s = i % 5 ? random_in(1, 70) : random_in(1, 300);
         attention_of(random_in(1, 2), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70), (int)random_in(1, 2),
                      i % 8 != 0, (int)(i % STYLES), i % 4 ? 1 : (int)random_in(2, 3), i % 3 == 0, 1);
+    }
+    for (int64_t i = 0, end = sampled(120); i < end; i++) {
+        int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 140), s = i % 5 ? random_in(1, 70) : random_in(1, 200);
+        masked_attention(random_in(1, 3), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70), (int)random_in(1, 2),
+                         (int)(i % STYLES), (int)random_in(1, 2));
     }
 }
 

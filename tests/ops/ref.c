@@ -494,6 +494,8 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
                     for (long j = 0; j < D; j++)
                         s->v[i] += query[j] * k->v[(b * S + i) * K + shared + j] * scale;
                     s->v[i] = capped(s->v[i], o->cap);
+                    if (o->mask)
+                        s->v[i] += o->mask->v[broadcast_index(o->mask, 4, (const long[4]){ b, h, t, i })];
                 }
                 softmax(s->v + first, s->v + first, end - first);
                 for (long i = first; i < end; i++)

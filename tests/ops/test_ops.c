@@ -312,21 +312,27 @@ static pair pool(pair x, const gckpt_window *w, int average)
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
-    const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0 };
+    const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0, NULL };
     return both(gckpt_attention(q.t, k.t, v.t, &(gckpt_attention_desc){ .heads = heads, .causal = causal }),
                 ref_attention(q.r, k.r, v.r, &o));
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
     const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0, NULL };
-    const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
+    const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0, NULL };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal attention. a[0]: the window; a[1], a[2]: cap and scale in hundredths; 0 selects the default of each. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
     const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100, NULL };
-    const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
+    const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale, NULL };
+    return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
+}
+static pair attention_masked(pair q, pair k, pair v, int heads, int key_heads, pair mask, int cap)
+{
+    const gckpt_attention_desc desc = { .heads = heads, .key_heads = key_heads, .cap = (float)cap, .mask = mask.t };
+    const ref_mask o = { heads, key_heads, 0, NULL, 0, (double)desc.cap, 0, mask.r };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair rotary(pair x, int heads, double base, int first)
@@ -919,6 +925,22 @@ static void build_attention_more(net *n, const int *a)
     pair q = batched(n, "q", a[0], a[2] * a[4], 0);
     pair k = batched(n, "k", a[1], keys, 0), v = batched(n, "v", a[1], keys, 0);
     finish(n, attention_more(q, k, v, a[2], a[3], lengths, more), 1);
+}
+/* a[0], a[1]: number of queries and keys; a[2], a[3]: heads and key_heads; a[4]: columns of a head; a[5]: the mask: 0
+ * (T,S), 1 (heads,T,S), 2 (S), 3 (B,1,1,S), 4 (B,heads,T,S), 5 (heads,T,1), 6 (heads,1,1); a[6]: cap */
+static void build_attention_masked(net *n, const int *a)
+{
+    const int keys = (a[3] ? a[3] : a[2]) * a[4], t = a[0], s = a[1], heads = a[2];
+    pair q = batched(n, "q", t, heads * a[4], 0);
+    pair k = batched(n, "k", s, keys, 0), v = batched(n, "v", s, keys, 0);
+    pair mask = a[5] == 0   ? param(n, "m", 1, t, s, 0)
+                : a[5] == 1 ? param(n, "m", 1, heads, t, s)
+                : a[5] == 2 ? param(n, "m", 1, s, 0, 0)
+                : a[5] == 3 ? batched(n, "m", 1, 1, s)
+                : a[5] == 4 ? batched(n, "m", heads, t, s)
+                : a[5] == 5 ? param(n, "m", 1, heads, t, 1)
+                            : param(n, "m", 1, heads, 1, 1);
+    finish(n, attention_masked(q, k, v, heads, a[3], mask, a[6]), 1);
 }
 static void build_attention_free(net *n, const int *a)
 {
@@ -1525,6 +1547,14 @@ static const test_case cases[] = {
     { "attention(x, y, y)", build_attention_same, { 5, 6, 2, 0, 2 }, 3, 0, 0, 0 },
     { "attention(x, x, y)", build_attention_same, { 5, 6, 2, 1, 1 }, 3, 0, 0, 0 },
     { "attention of parameters", build_attention_free, { 1 }, 3, 0, 0, 0 },
+    { "attention, mask (T,S)", build_attention_masked, { 5, 4, 4, 2, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, mask (heads,T,S), cap", build_attention_masked, { 4, 5, 2, 2, 3, 1, 2 }, 3, 0, 0, 0 },
+    { "attention, mask (S)", build_attention_masked, { 3, 5, 2, 1, 4, 2, 0 }, 3, 0, 0, 0 },
+    { "attention, mask (B,1,1,S)", build_attention_masked, { 5, 6, 2, 2, 3, 3, 0 }, 3, 0, 0, 0 },
+    { "attention, mask (B,heads,T,S)", build_attention_masked, { 4, 5, 2, 1, 3, 4, 1 }, 2, 0, 0, 0 },
+    { "attention, mask (heads,T,1)", build_attention_masked, { 4, 5, 2, 2, 3, 5, 0 }, 2, FLAT, 0, 0 },
+    { "attention, mask (heads,1,1)", build_attention_masked, { 4, 5, 2, 2, 3, 6, 0 }, 2, FLAT, 0, 0 },
+    { "attention, mask, T = 70, S = 130", build_attention_masked, { 70, 130, 2, 1, 4, 0, 0 }, 2, 0, 24, 0 },
     { "attention, shared keys", build_attention_with, { 5, 5, 4, 2, 3, 1 }, 3, 0, 0, 0 },
     { "attention, shared by all", build_attention_with, { 3, 7, 3, 1, 2, 0 }, 3, 0, 0, 0 },
     { "attention, shared, T = 70", build_attention_with, { 70, 70, 4, 2, 2, 1 }, 2, 0, 0, 0 },
