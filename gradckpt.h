@@ -153,11 +153,11 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1262
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
- *     >>store     parameters and optimiser state, however they are stored                     1618
+ *     >>store     parameters and optimiser state, however they are stored                     1649
  *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6925
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7795
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1240
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4860
@@ -165,9 +165,9 @@
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4783
  *     >>check     gradients against finite differences                                         324
- *     >>files     safetensors                                                                 1503
+ *     >>files     safetensors                                                                 1508
  *     >>export    plans and weights as C constants                                             615
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2864
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     3007
  */
 
 #ifndef GRADCKPT_H
@@ -184,7 +184,7 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         4  /* version of the numeric specification (manual, 5) */
+#define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
 #define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
@@ -378,8 +378,9 @@ typedef enum {
     /* Blocks of 32 values along the last axis (the last one may be short): their scale as a
      * binary16, low byte first; then a signed byte each. A value is byte * scale. (ggml's Q8_0.) */
     GCKPT_STORAGE_I8,
-    /* Whole blocks of 32: the scale; then 16 bytes whose low halves are values 0 to 15 and whose
-     * high halves are values 16 to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
+    /* Whole blocks of 32: the scale; 16 bytes whose low halves are values 0 to 15 and whose high
+     * halves are values 16 to 31; the zero point, an unsigned byte. A value is
+     * (half - zero / 16) * scale. (With a zero point of 128, ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
 /* The dequantisation of a parameter to n floats. */
@@ -474,9 +475,9 @@ typedef struct {
  * that training continues with other bits. Saving by path writes a temporary file next to the
  * target, flushes it and renames it: after a power cut either the old or the new file exists (on
  * FAT with Linux only). Saving replaces the target of a symbolic link, keeps permissions, and
- * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8
- * or I4 (as U8; d / 32 * 34 and d / 32 * 18 bytes for a last axis of d values; I8 of contract 3 and
- * older is refused). Reading converts a tensor to the storage of its parameter in the store, or
+ * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8 or I4 (as U8; d / 32 * 34
+ * and d / 32 * 19 bytes for a last axis of d values; I8 of contract 3 and I4 of contract 4 and
+ * older are refused). Reading converts a tensor to the storage of its parameter in the store, or
  * else to floats. Writing keeps the storage. desc may be NULL. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc);
@@ -567,9 +568,11 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
 /* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
-/* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is (K,N). */
+/* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes broadcast: they match from the
+ * last, and axes of size 1 or missing are repeated, not copied. A vector a is a row, a vector b a
+ * column, without an axis in the result. GCKPT_NO_AXES: leading axes are equal, or b is (K,N). */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
-/* Matrix product with b transposed: a (..,M,K) x b (..,N,K) -> (..,M,N). b may also be (N,K). */
+/* Matrix product with b transposed: a (..,M,K) x b (..,N,K) -> (..,M,N), like gckpt_matmul. */
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b);
 /* Matrix product x (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
@@ -603,14 +606,14 @@ typedef enum {
 } gckpt_activation_kind;
 /* Computes a less common activation, whose parameter is p; for kinds without one, p must be 0. */
 GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);        /* e^x of each element */
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf at 0, NaN for x<0 */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
-GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);        /* sin(x), x in radians, finite */
-GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);        /* cos(x), x in radians, finite */
-/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). */
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);  /* e^x of each element */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural log; -inf at 0, NaN for x<0 */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* square root; gradient inf at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* absolute value; gradient 0 at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);  /* sin(x), x in radians, finite */
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);  /* cos(x), x in radians, finite */
+/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). An
+ * exponent of -1 gives 1 / x. */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
  * gradient is 1 where low < x < high, else 0 (also where x equals a limit). */
@@ -632,14 +635,21 @@ typedef struct {
                             * sliding_window), its own position included; 0, or >= S, sees all */
     float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
     float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
-    gckpt_tensor *mask;    /* f32, added to the scores (after scale and cap), -inf to hide a key;
-                            * broadcast to (B,heads,T,S), trained or not: relative position biases,
-                            * any pattern of keys. Without causal, lengths and window */
+    gckpt_tensor *mask;    /* f32, added to the scores (after scale and cap), -inf to hide a key
+                            * (whose k and v must be finite); broadcast to (B,heads,T,S), trained or
+                            * not: relative position biases, ALiBi, padding. Without causal, lengths
+                            * and window */
+    gckpt_tensor *decay;   /* f32 (B,T,heads), usually <= 0; with beta: the gated delta rule */
+    gckpt_tensor *beta;    /* f32 (B,T,heads), usually 0 to 1; NULL without decay */
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
- * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), except with a
- * mask, nor repeats shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get
- * gradient 0; a query without keys gives 0. Keys before a window cost nothing. */
+ * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), nor repeats
+ * shared heads (Ainslie 2023). Keys that causal, lengths or window hide have no effect, even if
+ * NaN, and get gradient 0; a query without keys gives 0. Keys before a window cost nothing.
+ * With desc.decay and desc.beta instead the gated delta rule (Yang 2024): each head has a state S
+ * (K,D), at first 0, that takes the steps in order: S = exp(decay) S, S += k' beta (v - k S), and
+ * the output is scale q S. Then q and k are (B,T,key_heads K), v is (B,T,heads D) -> (B,T,heads D),
+ * with K and D at most 1024; causal must be 1, and lengths, window, cap and mask have no value. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
@@ -715,15 +725,24 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
                                         gckpt_tensor *mean, gckpt_tensor *variance, float epsilon);
 #endif /* GCKPT_NO_IMAGES */
 #ifndef GCKPT_NO_RECURRENT
+typedef struct {
+    gckpt_tensor *h0, *c0; /* first states (B,H); NULL selects zeros. c0: lstm only, with h0 */
+    gckpt_tensor *lengths; /* i32 (B): number of steps of row b, 0..T (a step returns E_DATA for
+                            * others); NULL selects T. Later steps of x must be finite; outputs and
+                            * gradients there are 0. PyTorch's h_n: gckpt_gather(h, lengths - 1) */
+    int reset_before;      /* gru: if nonzero, n = tanh(x wx + bx + (r h) wh + bh), as in ONNX with
+                            * linear_before_reset = 0 and Keras with reset_after=False */
+} gckpt_recurrent_desc;
 /* ---- GRU over whole sequences of T steps: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
- * NULL, h0 (B,H) or NULL (zeros) -> h (B,T,H). Gates r, z, n, as in PyTorch (Cho 2014):
+ * NULL, desc may be NULL -> h (B,T,H). Gates r, z, n, as in PyTorch (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
-                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0);
-/* x (B,T,I), wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H):
- * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). (Hochreiter 1997) */
+                                  gckpt_tensor *wh, gckpt_tensor *bh,
+                                  const gckpt_recurrent_desc *desc);
+/* x (B,T,I), wx (I,4H), wh (H,4H), one bias (4H) or NULL, desc may be NULL -> (B,T,2H): h, then the
+ * cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). (Hochreiter 1997) */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
-                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
+                                   gckpt_tensor *bias, const gckpt_recurrent_desc *desc);
 #endif
 #if defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_CACHES)
 #define GCKPT_NO_CACHES
@@ -731,8 +750,9 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 #ifndef GCKPT_NO_CACHES
 /* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
  * then the T rows of x; causal attention ignores the rest. With it a model generates token by
- * token, with the bits of one call with all tokens. Only causal attention without lengths (as keys
- * and values) and gckpt_concat along axis 1 (as its last input) may read the result. In a graph
+ * token, with the bits of one call with all tokens. Only causal attention without lengths (as k, v,
+ * decay and beta), gckpt_concat along axis 1 (as its last input) and gckpt_slice along axis 1 may
+ * read the result; a slice up to the end of the axis ends with the row written last. In a graph
  * with caches, gckpt_rotary and gckpt_positions add gckpt_position to their first position, up to
  * the capacity. Only INFERENCE plans may have caches; a call takes at most the graph's rows; all
  * caches of a graph have one capacity and one T. The executor holds them in the precision of the
@@ -804,6 +824,10 @@ GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
 /* The index (i32) of the element that gckpt_max returns; no gradient passes. Only gckpt_fetch and
  * ops that take indices may read the result (E_SHAPE if `axis` is longer than their table). */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
+/* The k largest elements along an axis in descending order, in k * size comparisons; NaN are first,
+ * of equal ones the lower index. The gradient goes to them. Unless `indices` is NULL, sets *indices
+ * to their indices (i32), which may be used as those of gckpt_argmax. */
+GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tensor **indices);
 #endif /* GCKPT_NO_AXES */
 
 /* >>api-losses ------------------------------------------------------------------------------------
@@ -2043,8 +2067,10 @@ extern "C" {
 enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
+#define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
 #else
 #define GCKPTI_OWN_FRAME
+#define GCKPTI_IN_EACH static inline
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
  * Tests set it to 1 and use their own threads. */
@@ -4606,8 +4632,10 @@ static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 /* >>quant/kinds */
 /* The kinds of storage. All but F32 are compressed: their values are read by gckpti_decompress. */
 
-/* I8 and I4: values per block; bytes per block (2 for the scale); greatest magnitude. */
-enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 18 };
+/* I8 and I4: values per block; bytes per block (2 for the scale, with I4 a last one for the zero
+ * point); greatest magnitude. */
+enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 19 };
+enum { GCKPTI_INT4_ZERO = 18 }; /* place of the zero point in a block of I4 */
 enum { GCKPTI_INT8_MAX = 127 * 65504, GCKPTI_INT4_MAX = 8 * 65504 };
 enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 
@@ -4756,9 +4784,9 @@ static void gckpti_read_int8(const void *from, int64_t n, float *y)
 static void gckpti_read_int4(const void *from, int64_t n, float *y)
 {
     const unsigned char *b = (const unsigned char *)from;
-    const float scale = gckpti_block_scale(b);
+    const float scale = gckpti_block_scale(b) / 16; /* exact, as the product is */
     for (int k = 0; k < n; k++)
-        y[k] = (float)((b[2 + k % 16] >> k / 16 * 4 & 15) - 8) * scale;
+        y[k] = (float)((b[2 + k % 16] >> k / 16 * 4 & 15) * 16 - b[GCKPTI_INT4_ZERO]) * scale;
 }
 
 static int gckpti_write_bf16(const float *x, int64_t n, void *to)
@@ -4798,10 +4826,10 @@ static float gckpti_write_scale(float scale, unsigned char *to)
     return gckpti_from_f16((uint16_t)bits);
 }
 
-/* Returns x / scale, rounded to nearest even and clamped to least..most. */
-GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
+/* Returns x / scale + zero, rounded to nearest even and clamped to least..most. */
+GCKPTI_INLINE float gckpti_quotient(float x, float scale, float zero, float least, float most)
 {
-    const float q = scale < 0 || scale > 0 ? x / scale : 0;
+    const float q = scale > 0 ? x / scale + zero : 0;
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
@@ -4811,17 +4839,22 @@ static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
     const double peak = gckpti_fabs((double)gckpti_extreme(x, n, GCKPTI_INT8_MAX));
     const float scale = gckpti_write_scale((float)peak / 127, to);
     for (int i = 0; i < n; i++)
-        to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, -127, 127);
+        to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, 0, -127, 127);
     return peak <= (double)GCKPTI_INT8_MAX;
 }
 
-/* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
- * are exact in double, and so are the products: y are small integers, the scale has 11 bits. */
-static double gckpti_quant_error(const float *x, const float *y, float scale)
+/* A block of I4: an element is about (q - zero / 16) scale. */
+typedef struct {
+    float scale, zero, q[GCKPTI_QUANT_BLOCK];
+} gckpti_int4;
+
+/* Returns the sum of the squares of a block's errors, added by halves. The squares are exact in
+ * double, and so are the products in float: 16 q - zero has 8 bits, the scale has 11. */
+static double gckpti_int4_error(const float *x, const gckpti_int4 *b)
 {
     double e[GCKPTI_QUANT_BLOCK];
     for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
-        const double error = (double)(x[i] - y[i] * scale);
+        const double error = (double)(x[i] - (b->q[i] - b->zero / 16) * b->scale);
         e[i] = error * error;
     }
     for (int half = GCKPTI_QUANT_BLOCK / 2; half > 0; half /= 2)
@@ -4830,29 +4863,53 @@ static double gckpti_quant_error(const float *x, const float *y, float scale)
     return e[0];
 }
 
+/* Quantises a block from least to `most` to `steps` steps; at most 15 are kept. Returns 0 if the
+ * scale is too large, or, if `exact`, when a value differs. */
+static int gckpti_fit_int4(const float *x, float least, float most, float steps, int exact,
+                           gckpti_int4 *b)
+{
+    const float range = most - least, scale = range / steps;
+    if (!(scale <= 65504))
+        return 0;
+    b->scale = gckpti_from_f16(gckpti_to_f16(scale));
+    const float zero = b->scale > 0 ? -least / range * (16 * (steps < 15 ? steps : 15)) : 0;
+    b->zero = zero + 12582912.0f - 12582912.0f;
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
+        b->q[i] = gckpti_quotient(x[i], b->scale, b->zero / 16, 0, 15);
+        const float error = x[i] - (b->q[i] - b->zero / 16) * b->scale;
+        if (exact && (error < 0 || error > 0))
+            return 0;
+    }
+    return 1;
+}
+
 /* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
 static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
 {
-    static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
+    static const float steps[] = { 15, 15.5f, 16, 16.5f, 17, 18 };
     const float extreme = gckpti_extreme(x, n, GCKPTI_INT4_MAX);
-    float y[GCKPTI_QUANT_BLOCK];
-    double best = 0;
-    for (size_t k = 0; k < sizeof divisors / sizeof *divisors; k++) {
-        unsigned char bytes[2];
-        const float unrounded = extreme / divisors[k];
-        if (!(unrounded >= -65504 && unrounded <= 65504))
-            continue;
-        const float scale = gckpti_write_scale(unrounded, bytes);
-        for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++)
-            y[i] = gckpti_quotient(x[i], scale, -8, 7);
-        const double error = gckpti_quant_error(x, y, scale);
-        if (k > 0 && !(error < best))
-            continue;
-        best = error;
-        memcpy(to, bytes, sizeof bytes);
-        for (int i = 0; i < GCKPTI_QUANT_BLOCK / 2; i++)
-            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_QUANT_BLOCK / 2] + 136);
+    float least = 0, most = 0;
+    gckpti_int4 b, best = { 0, 0, { 0 } };
+    double least_error = 0;
+    int exact = 0;
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
+        least = x[i] < least ? x[i] : least;
+        most = x[i] > most ? x[i] : most;
     }
+    for (int k = 15; k > 0 && !exact; k--)
+        exact = gckpti_fit_int4(x, least, most, (float)k, 1, &best);
+    for (int k = 0, found = 0; k < (int)(sizeof steps / sizeof *steps) && !exact; k++)
+        if (gckpti_fit_int4(x, least, most, steps[k], 0, &b)) {
+            const double error = gckpti_int4_error(x, &b);
+            if (found++ && !(error < least_error))
+                continue;
+            least_error = error;
+            best = b;
+        }
+    gckpti_write_scale(best.scale, to);
+    for (int i = 0; i < GCKPTI_QUANT_BLOCK / 2; i++)
+        to[2 + i] = (unsigned char)((int)best.q[i] + 16 * (int)best.q[i + GCKPTI_QUANT_BLOCK / 2]);
+    to[GCKPTI_INT4_ZERO] = (unsigned char)(int)best.zero;
     return extreme <= (float)GCKPTI_INT4_MAX; /* false for NaN */
 }
 
@@ -6650,11 +6707,13 @@ GCKPTI_COLD_END
     X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
     X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
     X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
-    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
-    X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
-    X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
-    X(mean_squared_error_with, LOSSES) X(huber, LOSSES) X(binary_cross_entropy, LOSSES)            \
-    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT) X(max_pool, IMAGES)     \
+    X(top_k, AXES) X(top_k_indices, AXES) X(gru_reset_before, RECURRENT)                           \
+    X(broadcast_matmul, AXES) X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE)                  \
+    X(attention, ATTENTION) X(masked_attention, ATTENTION) X(rotary, ATTENTION)                    \
+    X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)      \
+    X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
+    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
+    X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
     X(conv2d, IMAGES)
 /* clang-format on */
@@ -6757,16 +6816,16 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
     X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
-    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
-    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
-/* Ops with attributes o, and those without a builder of their own (gckpt_activation): also how many
- * attributes, the condition that they meet, and the error if they do not.
+    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))
+/* Ops with attributes o, and those without a builder of their own (of gckpt_activation, gckpt_pow):
+ * also how many attributes, the condition that they meet, and the error if they do not.
  * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
       o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
       1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
       "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
+    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x, 0, 1, "")                  \
     X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
       V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
       "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \
@@ -7112,12 +7171,29 @@ typedef struct {
     int mode; /* a gckpt_pad_mode */
 } gckpti_pad;
 
+/* Returns whether element i, of value v, comes before element j, of value w, in max and top_k: NaN
+ * come first, then larger values; of equal ones, the lower index. */
+GCKPTI_INLINE int gckpti_precedes(float v, int64_t i, float w, int64_t j)
+{
+    if (v != v || w != w)
+        return v != v && (w == w || i < j);
+    return v > w || (!(v < w) && i < j);
+}
+
 /* Returns the index, of n, of the element that is at `place` of the padded axis. */
 GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t place)
 {
     const int64_t i = place - p->before, reflects = p->mode == GCKPT_PAD_REFLECT;
     return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
 }
+
+/* ---- axes/matmul.c ---- */
+/* Adds a product of a and b, which may be vectors and whose leading axes are broadcast, to the
+ * graph. */
+GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int transposed);
+#else
+#define gckpti_matmul_of(a, b, transposed)                                                         \
+    gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, transposed)
 #endif
 
 /* >>attention/rotary */
@@ -7314,13 +7390,14 @@ typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
 #define GCKPTI_IF_IMAGES(x) NULL
 #endif
 
-/* gru and lstm: their attributes, the state of a call, and the kernels of a step. */
+/* gru, gru_reset_before, lstm, the gated delta rule: attributes, states, the kernels of a step. */
 #ifndef GCKPT_NO_RECURRENT
 enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
 
 typedef struct {
     int gates;       /* 3 in a gru, 4 in an lstm */
     int bias, state; /* index of the bias, and of h0 (c0 is the next input); 0 means none */
+    int lengths;     /* index of the lengths; omitted if 0, which means none */
 } gckpti_recurrent;
 
 /* A row at step t. Pointers that are not required are NULL.
@@ -7329,8 +7406,8 @@ typedef struct {
  * t, except for the chains of da wh; writes da and dp */
 typedef struct gckpti_cell {
     int64_t units;
-    const float *p, *a, *g, *out, *h, *c;
-    float *state[2], *d[2], *saved, *da, *dp;
+    const float *p, *g, *out, *h, *c;
+    float *a, *state[2], *d[2], *saved, *da, *dp;
     int accumulate;
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
@@ -7338,27 +7415,62 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 /* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
-    gckpti_cell_fn cell; /* computes a row at a step, forward or backward */
-    int fast; /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
+    gckpti_cell_fn cell[2]; /* compute a row at a step, forward or backward, in 1 + before parts */
+    int before; /* gru_reset_before: the chains of n begin after r; a step has two parts */
+    int fast;   /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
-    int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
+    const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
+    int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
+    int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
     int backward;
     int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
-    float *
-        panels; /* fast: panels of GCKPTI_PANEL columns of that matrix, each (terms,GCKPTI_PANEL) */
-    float *scratch;       /* forward: state and sums of the rows of each worker */
-    float *zero, *d;      /* H zeros; gradient of a block's state */
+    float *panels;   /* fast: panels of GCKPTI_PANEL columns of that matrix, (terms,GCKPTI_PANEL) */
+    float *scratch;  /* forward: state and sums of the rows of each worker */
+    float *zero, *d; /* H zeros; gradient of a block's state */
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
+
+/* ---- recurrent/delta.c ---- */
+enum { GCKPTI_DELTA_COLUMNS = 1024 }; /* most columns of a head */
+typedef struct {
+    int heads, key_heads; /* of v, decay and beta; of q and k */
+    float scale;          /* 0 selects 1 / sqrt(columns of a key) */
+    int missing;          /* how many of the S steps do not exist at position 0 */
+} gckpti_delta;
+
+/* A step of a head, with a state of (keys,values) floats. Pointers not required are NULL.
+ * forward   reads from, k, v, q; writes to (which may be from), r, out
+ * backward  reads from, to, q, k, r, g; updates d, the gradient of the state; writes dq (or adds to
+ *           it, as to dk, dv, ddecay, dbeta); scratch: 4 rows of values */
+typedef struct gckpti_delta_step {
+    int64_t keys, values;
+    const float *q, *k, *v, *g, *from;
+    float *to, *r, *out, *d, *scratch;
+    float decay, beta, scale; /* decay: the factor exp(decay) */
+    float *dq, *dk, *dv, *ddecay, *dbeta;
+    int add[5]; /* nonzero if the gradients in this order are added to */
+} gckpti_delta_step;
+typedef void (*gckpti_delta_fn)(const gckpti_delta_step *step);
+
+#ifndef GCKPT_NO_ATTENTION
+/* Adds the gated delta rule of desc to the graph. in: q, k and v. */
+GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in,
+                                          const gckpt_attention_desc *desc);
+#endif
 
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
     gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;
+    gckpti_cell_fn reset_gates, new_gates, new_gate_grads, reset_gate_grads;
+    gckpti_delta_fn delta_update, delta_grads;
 } gckpti_cell_loops;
 #define GCKPTI_IF_RECURRENT(x) x
 #else
 #define GCKPTI_IF_RECURRENT(x) NULL
+#define gckpti_delta_rule(in, desc)                                                                \
+    gckpti_fail((in)[0]->graph, GCKPT_E_ARG,                                                       \
+                "attention: this build leaves the gated delta rule out (GCKPT_NO_RECURRENT)")
 #endif
 
 /* >>ops/per_isa_begin */
@@ -8283,7 +8395,8 @@ GCKPTI_UNUSED static const gckpti_channel_kernels V(channel_loops) = {
 
 /* >>recurrent/loops */
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: one row at one step, by the formulas of recurrent/ops.c ---- */
+/* ---- gru, lstm: one row at one step, by the formulas of recurrent/ops.c. gru_reset_before has two
+ * parts: reset_gates and new_gates; backward new_gate_grads and reset_gate_grads ---- */
 /* Loads units j..j+W-1 of gate `gate` from x, an array of all gates. */
 GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
 {
@@ -8311,6 +8424,26 @@ GCKPTI_INLINED void V(gru_gates_at)(const gckpti_cell *s, int64_t j)
     FLOATS new_gate = V(tanh_noinline)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
     V(gate_store)(s->state[0], 0, s, j, V(fma)(z, h - new_gate, new_gate));
     V(gates_save)(s, j, r, z, new_gate, a);
+}
+
+/* Replaces a_r by r h and a_z by z, which new_gates reads. */
+GCKPTI_INLINED void V(reset_gates_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+    FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+    FLOATS reset = r * V(gate)(s->state[0], 0, s, j);
+    V(gate_store)(s->a, 0, s, j, reset);
+    V(gate_store)(s->a, 1, s, j, z);
+    V(gates_save)(s, j, r, z, z, reset); /* new_gates replaces the third */
+}
+
+GCKPTI_INLINED void V(new_gates_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS z = V(gate)(s->a, 1, s, j), h = V(gate)(s->state[0], 0, s, j);
+    FLOATS new_gate = V(tanh_noinline)(V(gate)(s->p, 2, s, j) + V(gate)(s->a, 2, s, j));
+    V(gate_store)(s->state[0], 0, s, j, V(fma)(z, h - new_gate, new_gate));
+    if (s->saved)
+        V(gate_store)(s->saved, 2, s, j, new_gate);
 }
 
 GCKPTI_INLINED void V(lstm_gates_at)(const gckpti_cell *s, int64_t j)
@@ -8345,6 +8478,23 @@ GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
     V(gate_store)(s->d[0], 0, s, j, g * z);
 }
 
+/* Then da_r is replaced by the gradient of r h, which reset_gate_grads reads. */
+GCKPTI_INLINED void V(new_gate_grads_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS z = V(gate)(s->saved, 1, s, j), new_gate = V(gate)(s->saved, 2, s, j);
+    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j);
+    V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
+    V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
+    V(gate_store)(s->d[0], 0, s, j, g * z);
+}
+
+GCKPTI_INLINED void V(reset_gate_grads_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS r = V(gate)(s->saved, 0, s, j), e = V(gate)(s->da, 0, s, j);
+    V(gate_backward)(s, 0, j, e * V(gate)(s->h, 0, s, j), V(sigmoid_deriv)(r));
+    V(gate_store)(s->d[0], 0, s, j, V(fma)(e, r, V(gate)(s->d[0], 0, s, j)));
+}
+
 GCKPTI_INLINED void V(lstm_gate_grads_at)(const gckpti_cell *s, int64_t j)
 {
     FLOATS i = V(gate)(s->saved, 0, s, j), f = V(gate)(s->saved, 1, s, j);
@@ -8369,9 +8519,103 @@ GCKPTI_INLINED void V(lstm_gate_grads_at)(const gckpti_cell *s, int64_t j)
     }
 GCKPTI_CELL_LOOP(gru_gates, gru_gates_at)
 GCKPTI_CELL_LOOP(lstm_gates, lstm_gates_at)
+GCKPTI_CELL_LOOP(reset_gates, reset_gates_at)
+GCKPTI_CELL_LOOP(new_gates, new_gates_at)
 GCKPTI_CELL_LOOP(gru_gate_grads, gru_gate_grads_at)
+GCKPTI_CELL_LOOP(new_gate_grads, new_gate_grads_at)
+GCKPTI_CELL_LOOP(reset_gate_grads, reset_gate_grads_at)
 GCKPTI_CELL_LOOP(lstm_gate_grads, lstm_gate_grads_at)
 #undef GCKPTI_CELL_LOOP
+
+/* ---- delta_rule: one head at one step, by the formulas of recurrent/delta.c ---- */
+/* Computes columns j..j+W*vectors-1; several vectors at once hide the latency of the chains. */
+GCKPTI_INLINED void V(delta_columns)(const gckpti_delta_step *s, int64_t j, const int vectors)
+{
+    const int64_t n = s->values;
+    const FLOATS decay = V(set1)(s->decay);
+    FLOATS a[4] = { V(zero)(), V(zero)(), V(zero)(), V(zero)() }, b[4] = { a[0], a[0], a[0], a[0] };
+    for (int64_t i = 0; i < s->keys; i++) {
+        const float *from = s->from + i * n;
+        GCKPTI_UNROLL
+        for (int64_t v = 0, at = j; v < vectors; v++, at += W)
+            a[v] = V(fma)(V(set1)(s->k[i]), decay * V(load_n)(from + at, n - at), a[v]);
+    }
+    for (int64_t v = 0, at = j; v < vectors; v++, at += W) {
+        a[v] = V(load_n)(s->v + at, n - at) - a[v];
+        if (s->r)
+            V(store_n)(s->r + at, a[v], n - at);
+        a[v] = V(set1)(s->beta) * a[v];
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS k = V(set1)(s->k[i]), q = V(set1)(s->out ? s->q[i] : 0.0f);
+        GCKPTI_UNROLL
+        for (int64_t v = 0, at = j; v < vectors; v++, at += W) {
+            const FLOATS x = V(fma)(k, a[v], decay * V(load_n)(s->from + i * n + at, n - at));
+            V(store_n)(s->to + i * n + at, x, n - at);
+            b[v] = V(fma)(q, x, b[v]);
+        }
+    }
+    for (int64_t v = 0, at = j; v < vectors && s->out; v++, at += W)
+        V(store_n)(s->out + at, V(set1)(s->scale) * b[v], n - at);
+}
+
+GCKPTI_KERNEL void V(delta_update)(const gckpti_delta_step *s)
+{
+    int64_t j = 0;
+    for (; j + 4 * W <= s->values; j += 4 * W)
+        V(delta_columns)(s, j, 4);
+    for (; j < s->values; j += W)
+        V(delta_columns)(s, j, 1);
+}
+
+GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
+{
+    const int64_t n = s->values;
+    const FLOATS scale = V(set1)(s->scale), beta = V(set1)(s->beta), decay = V(set1)(s->decay);
+    float *u = s->scratch, *w = u + n, *x = w + n, *p = x + n, total = 0.0f;
+    for (int64_t j = 0; j < n; j += W) {
+        V(store_n)(u + j, scale * V(load_n)(s->g + j, n - j), n - j);
+        V(store_n)(w + j, beta * V(load_n)(s->r + j, n - j), n - j);
+        V(store_n)(x + j, V(zero)(), n - j);
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS q = V(set1)(s->q[i]), k = V(set1)(s->k[i]);
+        float *d = s->d + i * n;
+        for (int64_t j = 0; j < n; j += W) {
+            const FLOATS y = V(fma)(q, V(load_n)(u + j, n - j), V(load_n)(d + j, n - j));
+            V(store_n)(d + j, y, n - j);
+            V(store_n)(x + j, V(fma)(k, y, V(load_n)(x + j, n - j)), n - j);
+        }
+        if (s->dq)
+            gckpti_put(s->dq + i, V(dot)(s->to + i * n, u, n), s->add[0]);
+        if (s->dk)
+            gckpti_put(s->dk + i, V(dot)(d, w, n), s->add[1]);
+    }
+    if (s->dbeta)
+        gckpti_put(s->dbeta, V(dot)(x, s->r, n), s->add[4]);
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS y = V(load_n)(x + j, n - j);
+        if (s->dv)
+            V(put_product_n)(s->dv + j, y, beta, s->add[2], n - j);
+        V(store_n)(w + j, -beta * y, n - j);
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const FLOATS k = V(set1)(s->k[i]);
+        float *d = s->d + i * n;
+        for (int64_t j = 0; j < n; j += W) {
+            V(store_n)(p + j, decay * V(load_n)(s->from + i * n + j, n - j), n - j);
+            V(store_n)(d + j, V(fma)(k, V(load_n)(w + j, n - j), V(load_n)(d + j, n - j)), n - j);
+        }
+        if (s->dk)
+            s->dk[i] += V(dot)(p, w, n);
+        if (s->ddecay)
+            total += V(dot)(d, p, n);
+        for (int64_t j = 0; j < n; j += W)
+            V(store_n)(d + j, decay * V(load_n)(d + j, n - j), n - j);
+    }
+    if (s->ddecay)
+        gckpti_put(s->ddecay, total, s->add[3]);
+}
 #endif
 
 /* >>num/isa_end */
@@ -8406,7 +8650,8 @@ typedef struct {
     int heads;
     int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 */
     int key_heads; /* 0 means as many as heads; then the fields below are omitted */
-    int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
+    int extras;    /* 0 if fields below are omitted; else 1, 2 if a call fills a ring, or -1 if the
+                    * op is masked_attention */
     int window;    /* largest number of keys that a query sees; 0 means all */
     float cap, scale;
 } gckpti_attention;
@@ -8423,6 +8668,18 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
 }
 
 
+/* The mask of masked_attention; x is NULL for other ops. */
+typedef struct {
+    const float *x;
+    int64_t step[4]; /* from one row of the batch, head, query and key to the next; 0 to repeat */
+} gckpti_attn_mask;
+
+/* Returns whether the op is masked_attention, whose mask fast kernels find in their state. */
+static inline int gckpti_has_mask(const gckpt_call *call)
+{
+    return !GCKPTI_IS_SMALL && ((const gckpti_attention *)call->attributes)->extras < 0;
+}
+
 struct gckpti_attn;
 /* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
 typedef struct gckpti_attention_kernels {
@@ -8435,6 +8692,8 @@ typedef struct gckpti_attention_kernels {
 typedef struct gckpti_attention_loops {
     void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     gckpti_attention_kernels heads[2];                   /* of f32 plans; of mixed plans */
+    /* Adds the terms of up to 64 queries from i on and 64 keys from j on to the mask's gradient. */
+    void (*mask)(const struct gckpti_attn *h, int64_t head, int64_t i, int64_t j, float *scratch);
 } gckpti_attention_loops;
 
 typedef struct gckpti_attn { /* the state of an attention call */
@@ -8449,6 +8708,9 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t group;               /* query heads per key head */
     int64_t shared_keys;         /* S if heads share keys, else 0 */
     int64_t window;              /* largest number of keys that a query sees */
+#ifndef GCKPT_SMALL
+    gckpti_attn_mask mask;
+#endif
 } gckpti_attn;
 
 /* Return the first key of query i's window; the first key of that key's tile; how many of n keys
@@ -8489,17 +8751,21 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
 }
 
 
+/* Returns the offset of the mask's element of query i and key j; head 0 is that of row 0. */
+static inline int64_t gckpti_attn_at_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
+                                          int64_t head, int64_t i, int64_t j)
+{
+    const int64_t *step = mask->step;
+    return head / h->heads * step[0] + head % h->heads * step[1] + i * step[2] + j * step[3];
+}
 
-#ifndef GCKPT_NO_AXES
-/* Adds attention with a mask to the graph, as several ops (attention/masked.c). in: q, k and v. */
-GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
-                                                const gckpt_attention_desc *desc);
-#else
-#define gckpti_masked_attention(in, desc)                                                          \
-    gckpti_fail((in)[0]->graph, GCKPT_E_ARG,                                                       \
-                "attention: a mask needs permutations, which this build leaves out "               \
-                "(GCKPT_NO_AXES)")
-#endif
+/* Returns score s of query i and key j of a head, plus the mask, if there is one. */
+static inline float gckpti_attn_plus_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
+                                          float s, int64_t head, int64_t i, int64_t j)
+{
+    return mask ? s + mask->x[gckpti_attn_at_mask(h, mask, head, i, j)] : s;
+}
+
 
 
 /* Return the score of a dot product x; ds from dp - delta. */
@@ -9606,16 +9872,6 @@ static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckp
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
-}
-
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
  * chains of out start at the bias; dbias sums g, row by row, compensated. */
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
@@ -10003,7 +10259,12 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPTI_BUILDER(pow, float, (gckpt_tensor * x, float o0), o0)
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
+{
+    if (exponent >= -1.0f && exponent <= -1.0f)
+        return gckpt_apply(&gckpti_op_reciprocal, &x, 1, NULL, 0);
+    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
+}
 GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
 
@@ -10231,7 +10492,10 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    return gckpti_slice_of(x, axis, begin, end, 0);
+    /* of a variable: the rows written last */
+    const gckpt_tensor *v = x && axis == 1 && end == x->shape.d[1] ? x->variable : NULL;
+    const int64_t missing = v ? v->shape.d[1] - v->in[0]->shape.d[1] : 0;
+    return gckpti_slice_of(x, axis, begin - missing, end - missing, v != NULL);
 }
 
 /* >>axes/ops */
@@ -10484,9 +10748,41 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
              : NULL;
 }
 
-/* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. */
-static void gckpti_run_max(const gckpt_call *call, float *out, void *saved)
+/* max and argmax over an axis, which is removed: the element that precedes all others. top_k and
+ * top_k_indices: the k elements that precede all others, in order. The results of argmax and
+ * top_k_indices, and `saved` of max and top_k, are indices. dx = g there, else 0. */
+static gckpt_result gckpti_top_k_shape(gckpt_call *call)
+{
+    const int *o = (const int *)call->attributes; /* axis, k */
+    const gckpt_result result = gckpti_reduce_shape(call, "top_k", INT32_MAX, 0);
+    const int axis = o[0] < 0 ? o[0] + call->in[0].shape.n : o[0];
+    if (result != GCKPT_OK)
+        return result;
+    call->shape = call->in[0].shape;
+    if (o[1] < 1 || o[1] > call->shape.d[axis])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "top_k: k = %i must be 1 to %I, the elements of axis %i of %S", o[1],
+                          call->shape.d[axis], axis, &call->shape);
+    call->shape.d[axis] = o[1];
+    call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t); /* of top_k */
+    return GCKPT_OK;
+}
+
+/* Returns the element that precedes all others that do not precede element `last`, nor are it;
+ * `last` is -1 for none. */
+static int64_t gckpti_next_largest(const float *x, const gckpti_axis_split *v, int64_t last)
+{
+    const float limit = last < 0 ? 0.0f : x[last * v->inner];
+    float most = 0.0f;
+    int64_t best = -1;
+    for (int64_t i = 0; i < v->size; i++, x += v->inner)
+        if ((last < 0 || gckpti_precedes(limit, last, *x, i)) &&
+            (best < 0 || (most == most && !(*x <= most))))
+            best = i, most = *x;
+    return best;
+}
+
+static void gckpti_run_max(const gckpt_call *call, float *out, void *saved, int k)
 {
     const gckpt_arg *x = &call->in[0];
     const float *g = call->grad_out;
@@ -10495,24 +10791,34 @@ static void gckpti_run_max(const gckpt_call *call, float *out, void *saved)
     int32_t *index = (int32_t *)saved;
     for (int64_t r = 0; r < n; r++) {
         const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
-        int64_t best = g ? index[r] : 0;
-        for (int64_t i = 0, at = first; i < v.size; i++, at += v.inner) {
-            const float most = g ? 0.0f : x->data[first + best * v.inner];
-            if (g && (i == best || !x->accumulate))
-                gckpti_put(&x->grad[at], i == best ? g[r] : 0.0f, x->accumulate);
-            else if (!g && most == most && !(x->data[at] <= most))
-                best = i;
+        int64_t best = -1, to = r / v.inner * k * v.inner + r % v.inner;
+        for (int64_t i = 0; g && !x->accumulate && i < v.size; i++)
+            x->grad[first + i * v.inner] = 0.0f;
+        for (int j = 0; j < k; j++, to += v.inner) {
+            best = g ? index[to] : gckpti_next_largest(x->data + first, &v, best);
+            if (g)
+                gckpti_put(&x->grad[first + best * v.inner], g[to], x->accumulate);
+            if (!g && out)
+                out[to] = x->data[first + best * v.inner];
+            if (!g && index)
+                index[to] = (int32_t)best;
         }
-        if (!g && out)
-            out[r] = x->data[first + best * v.inner];
-        if (!g && index)
-            index[r] = (int32_t)best;
     }
 }
-GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
+GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved, 1))
+GCKPTI_OP_KERNELS(top_k, (void)backward;
+                  gckpti_run_max(call, call->out, call->saved, ((const int *)call->attributes)[1]))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
 {
-    gckpti_run_max(call, NULL, call->out);
+    gckpti_run_max(call, NULL, call->out, 1);
+}
+GCKPTI_FN void gckpti_top_k_indices_forward(const gckpt_call *call)
+{
+    gckpti_run_max(call, NULL, call->out, ((const int *)call->attributes)[1]);
+}
+static uint64_t gckpti_top_k_flops(const gckpt_call *call)
+{
+    return gckpti_flops_1(call) * (uint64_t)((const int *)call->attributes)[1];
 }
 static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 {
@@ -10521,8 +10827,168 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
+GCKPTI_DESC(top_k, gckpti_top_k_shape, gckpti_top_k_flops, 0, GCKPT_SAVED);
+GCKPTI_DESC_ALL(top_k_indices, NULL, gckpti_top_k_shape, gckpti_top_k_flops, NULL,
+                gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPTI_BUILDER(max, int, (gckpt_tensor * x, int axis), axis)
 GCKPTI_BUILDER(argmax, int, (gckpt_tensor * x, int axis), axis)
+GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tensor **indices)
+{
+    const int o[2] = { axis, k };
+    gckpt_tensor *values = gckpt_apply(&gckpti_op_top_k, &x, 1, o, sizeof o);
+    if (indices)
+        *indices = values ? gckpt_apply(&gckpti_op_top_k_indices, &x, 1, o, sizeof o) : NULL;
+    return values;
+}
+
+/* >>axes/matmul */
+/* ---- broadcast_matmul: out (..,M,N) = a (..,M,K) b (..,K,N), or b (..,N,K) transposed, where a
+ * matrix of a or b serves several results: leading axes match from the last, and those of size 1
+ * or missing are repeated ----
+ * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M. The chains of a
+ * matrix that serves several results continue through these in their row-major order. In mixed
+ * plans a period is the rows of one result. Leading axes are walked as they are: no matrix is
+ * copied. */
+enum { GCKPTI_MATMUL_A, GCKPTI_MATMUL_B, GCKPTI_MATMUL_OUT };
+
+typedef struct {
+    gckpti_iter it;          /* over the leading axes of a, b and out, in matrices */
+    int64_t elements[3];     /* of a matrix of a, b and out */
+    int64_t m, n, k, period; /* period: rows of a result; m is a multiple of it if out's innermost
+                              * matrices are one product, since they share b and a's are adjacent */
+} gckpti_matmul_batches;
+
+/* Returns the leading axes of a or b. */
+static gckpt_shape gckpti_matmul_leads(const gckpt_shape *x)
+{
+    gckpt_shape leads = *x;
+    leads.n -= 2;
+    return leads;
+}
+
+static gckpti_matmul_batches gckpti_matmul_batches_of(const gckpt_call *call)
+{
+    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape, *out = &call->shape;
+    const gckpt_shape leads[3] = { gckpti_matmul_leads(a), gckpti_matmul_leads(b),
+                                   gckpti_matmul_leads(out) };
+    const gckpt_shape *const shapes[4] = { &leads[0], &leads[1], &leads[2], NULL };
+    gckpti_matmul_batches z;
+    z.m = z.period = out->d[out->n - 2], z.n = gckpti_last(out), z.k = gckpti_last(a);
+    z.elements[GCKPTI_MATMUL_A] = z.m * z.k, z.elements[GCKPTI_MATMUL_B] = z.k * z.n;
+    z.elements[GCKPTI_MATMUL_OUT] = z.m * z.n;
+    gckpti_iter_over(&z.it, &leads[2], shapes);
+    if (z.it.n && !z.it.step[GCKPTI_MATMUL_B][0])
+        z.m *= z.it.size[0];
+    return z;
+}
+
+/* Shape rule: inner sizes agree, and leading sizes agree or one of them is 1. */
+static gckpt_result gckpti_broadcast_matmul_shape(gckpt_call *call)
+{
+    const gckpt_shape a = call->in[0].shape, b = call->in[1].shape;
+    gckpt_shape out = a.n > b.n ? a : b;
+    if (a.n < 2 || b.n < 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "matmul: %S x %S: both need an axis or more, b two if transposed", &a,
+                          &b);
+    for (int k = 3; k <= a.n && k <= b.n; k++) {
+        const int64_t da = a.d[a.n - k], db = b.d[b.n - k];
+        if (da != db && da != 1 && db != 1)
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "matmul: %S x %S: leading sizes %I and %I differ (matched from the "
+                              "last axis; only 1 is repeated)",
+                              &a, &b, da, db);
+        out.d[out.n - k] = da == 1 ? db : da;
+    }
+    out.d[out.n - 2] = a.d[a.n - 2];
+    out.d[out.n - 1] = b.d[b.n - 1 - *(const int *)call->attributes];
+    call->shape = out;
+    const gckpt_result result =
+        gckpti_product_shape(call, "matmul", gckpti_matmul_batches_of(call).m);
+    call->shape = out;
+    return result;
+}
+
+/* Runs product t, whose operands are those of the first matrices, for all matrices. of: the tensors
+ * of its operands a and b and of c. */
+static void gckpti_run_batches(const gckpt_call *call, gckpti_matmul_batches *z, gckpti_product t,
+                               const int of[3], gckpti_product_fn run)
+{
+    gckpti_iter *it = &z->it;
+    const int joined = z->m > z->period, batched = !joined && it->n && it->step[of[2]][0];
+    const gckpti_product first = t;
+    if (batched) {
+        t.batch = it->size[0];
+        t.a.batch_stride = it->step[of[0]][0] * z->elements[of[0]];
+        t.b.batch_stride = it->step[of[1]][0] * z->elements[of[1]];
+    }
+    do {
+        t.accumulate = first.accumulate;
+        for (int k = 0; k < it->n; k++)
+            t.accumulate |= !it->step[of[2]][k] && it->index[k];
+        t.a.f32 = first.a.f32 + it->offset[of[0]] * z->elements[of[0]];
+        t.b.f32 = first.b.f32 + it->offset[of[1]] * z->elements[of[1]];
+        t.c = first.c + it->offset[of[2]] * z->elements[of[2]];
+        run(call, &t);
+    } while (gckpti_iter_next(it, joined || batched));
+}
+
+static void gckpti_broadcast_matmul_run(const gckpt_call *call, int backward, gckpti_product_fn run)
+{
+    enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, OUT = GCKPTI_MATMUL_OUT };
+    static const int of[4][3] = { { A, B, OUT }, { OUT, B, A }, { A, OUT, B }, { OUT, A, B } };
+    const int transposed = *(const int *)call->attributes;
+    const gckpt_arg *in = call->in;
+    for (int i = 0; i <= backward; i++) {
+        gckpti_matmul_batches z = gckpti_matmul_batches_of(call);
+        const gckpti_operand a = gckpti_matrix(in[0].data, z.k, 1);
+        const gckpti_operand g = gckpti_matrix(call->grad_out, z.n, 1);
+        const gckpti_operand b =
+            transposed ? gckpti_matrix(in[1].data, z.k, 1) : gckpti_matrix(in[1].data, 1, z.n);
+        float *const to = backward ? in[i].grad : call->out;
+        gckpti_product t = gckpti_product_of(z.m, z.n, z.k, a, b, to);
+        if (backward && i == 0)
+            t = gckpti_product_of(z.m, z.k, z.n, g, gckpti_transpose(&b), to);
+        else if (backward && transposed)
+            t = gckpti_product_of(z.n, z.k, z.m, gckpti_transpose(&g), gckpti_transpose(&a), to);
+        else if (backward)
+            t = gckpti_product_of(z.k, z.n, z.m, gckpti_transpose(&a), gckpti_transpose(&g), to);
+        t.accumulate = backward && in[i].accumulate, t.workspace = call->workspace;
+        t.k_period = backward && i ? z.period : 0;
+        if (to)
+            gckpti_run_batches(call, &z, t, of[backward + i + (backward && i && transposed)], run);
+    }
+}
+
+GCKPTI_OP_KERNELS(broadcast_matmul, gckpti_broadcast_matmul_run(call, backward, gckpti_run_product))
+GCKPTI_DESC(broadcast_matmul, gckpti_broadcast_matmul_shape, gckpti_matmul_flops, 0, GCKPT_IN(1),
+            GCKPT_IN(0));
+
+/* Returns x, or the row or column (`column` nonzero) that a vector x is as an operand. */
+static gckpt_tensor *gckpti_as_matrix(gckpt_tensor *x, int column)
+{
+    if (!x || x->shape.n != 1)
+        return x;
+    return gckpt_reshape(x,
+                         column ? gckpt_shape2(x->shape.d[0], 1) : gckpt_shape2(1, x->shape.d[0]));
+}
+
+GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int transposed)
+{
+    gckpt_tensor *x = gckpti_as_matrix(a, 0), *y = transposed ? b : gckpti_as_matrix(b, 1);
+    int equal = !x || !y || y->shape.n == 2 || y->shape.n == x->shape.n;
+    for (int i = 0; equal && x && y && i + 2 < y->shape.n; i++)
+        equal = y->shape.d[i] == x->shape.d[i];
+    gckpt_tensor *t = gckpti_linear_new(equal ? &gckpti_op_matmul : &gckpti_op_broadcast_matmul, x,
+                                        y, NULL, transposed);
+    if (!t || (x == a && y == b))
+        return t;
+    gckpt_shape shape = t->shape; /* without the axes that the vectors lack */
+    if (x != a)
+        shape.d[shape.n - 2] = shape.d[shape.n - 1];
+    shape.n -= (x != a) + (y != b);
+    return gckpt_reshape(t, shape);
+}
 #endif
 
 /* >>cache/ops */
@@ -10533,7 +10999,7 @@ static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_ten
     gckpti_fail(g, GCKPT_E_ARG,
                 "%s: %T is a gckpt_cache, with rows that are not written yet; only causal "
                 "attention and, of a cache without a window, gckpt_concat (axis 1, as the last "
-                "input) can read it",
+                "input) and gckpt_slice (axis 1, up to the end) can read it",
                 what, x);
 }
 
@@ -10614,7 +11080,7 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     const int axis = strcmp(listed, "concat") ? 0 : *(const int *)attributes;
     const gckpti_slice *slice = strcmp(listed, "slice") ? NULL : (const gckpti_slice *)attributes;
     const int64_t rows = slice ? in[0]->shape.d[0] - gckpti_join_words(slice->begin) : 0;
-    if (slice && slice->relative && rows < capacity)
+    if (slice && slice->relative && !in[0]->variable && rows < capacity)
         gckpti_fail(g, GCKPT_E_SHAPE,
                     "positions: caches have a capacity of %I rows, but the table has %I positions "
                     "from `first` on; make it larger",
@@ -10622,8 +11088,10 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     for (int i = 0; i < n; i++)
         if (in[i]->variable && !strcmp(listed, "attention"))
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
-        else if (in[i]->variable && (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
-                                     gckpti_cache_of(in[i])->window))
+        else if (in[i]->variable && !(slice && slice->relative) &&
+                 (gckpti_cache_of(in[i])->window || !i || strcmp(listed, "delta_rule")) &&
+                 (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
+                  gckpti_cache_of(in[i])->window))
             gckpti_fail_cached(g, name, in[i]);
     return g->object.sticky == GCKPT_OK;
 }
@@ -11078,12 +11546,13 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
 {
     const int64_t tile = GCKPTI_KEY_TILE, along = tile * gckpti_ceil_to(d, 32);
     const int64_t across = tile * (d + 16), scores = tile * tile;
+    const int64_t mask = gckpti_has_mask(call) ? tile * (tile + 16) : 0;
     if (gckpti_is_mixed(call))
         return gckpti_mixed_attention_workspace(call, t, s, d, backward);
     (void)t, (void)s;
     if (gckpti_is_plain(call))
         return 0;
-    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+    return mask + (backward ? 2 * across + 3 * along + 2 * scores : across + along + scores);
 }
 
 /* Sets the workspace of a call. */
@@ -11134,6 +11603,15 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
+{
+    const gckpt_shape *shape = &call->in[3].shape;
+    gckpti_attn_mask mask = { call->in[3].data, { 0, 0, 0, 0 } };
+    for (int64_t k = 1, stride = 1; k <= shape->n; stride *= shape->d[shape->n - k++])
+        mask.step[4 - k] = shape->d[shape->n - k] > 1 ? stride : 0;
+    return mask;
+}
+
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -11149,6 +11627,11 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
+#ifndef GCKPT_SMALL
+    memset(&h.mask, 0, sizeof h.mask);
+    if (gckpti_has_mask(call))
+        h.mask = gckpti_attn_mask_of(call);
+#endif
     return h;
 }
 
@@ -11264,8 +11747,9 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                                    float *scratch)
+GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, int64_t head,
+                                             int64_t first, float *scratch,
+                                             const gckpti_attn_mask *mask)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
@@ -11285,7 +11769,9 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
             gckpti_attention_scores(h, at, tile, from, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
+                p[j] = j < from ? -GCKPTI_INFINITY
+                                : gckpti_attn_plus_mask(h, mask, gckpti_attn_score(h, p[j]), head,
+                                                        i, j0 + j);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
@@ -11303,15 +11789,20 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
     }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
+{
+    gckpti_attention_queries(h, row, head, first, scratch, NULL);
+}
+
+GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int64_t head,
+                                         const gckpti_attn_mask *mask)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    (void)scratch;
     head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
@@ -11332,7 +11823,7 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
             key += from * h->kv_c;
             for (int64_t j = from; j < n; j++, key += h->kv_c) {
                 const float s = gckpti_attn_score(h, score[j]);
-                float p = gckpti_exp(s - lse);
+                float p = gckpti_exp(gckpti_attn_plus_mask(h, mask, s, head, i, j0 + j) - lse);
                 if (in[2].grad)
                     gckpti_axpy(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
@@ -11344,6 +11835,13 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
                     gckpti_axpy(ds, q, d, in[1].grad + key);
             }
         }
+}
+
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
+{
+    (void)scratch;
+    gckpti_attention_add(h, row, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)
@@ -11393,96 +11891,381 @@ GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-#endif
 
 /* >>attention/masked */
-#if !defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_AXES)
-/* ---- attention with a mask, as ops that store the scores (B,heads,T,S) ----
- * g = heads / key_heads; the heads of a key head are its g T queries: q (B,key_heads,g T,D), k and
- * v (B,key_heads,S,D), scores = cap(scale q k') + mask, out = softmax(scores) v. */
+/* ---- masked_attention: attention whose scores s_j get mask (f32), broadcast to (B,heads,T,S) ----
+ * After scale and cap, s_j += mask_j. A key with the mask -inf has the weight +0, and its term is
+ * added: its key and value must be finite. In mixed plans it computes in f32, as in others.
+ * The mask's gradient: each element is a chain, from +0 or its old value, of p (dp - delta) over
+ * the scores that it is added to: rows of the batch, heads, tiles of 64 queries, tiles of 64 keys,
+ * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
+ * several heads and rows may share the mask. */
 
-/* Checks shapes and options; returns 0 with an error in the graph if they do not fit. */
-static int gckpti_check_mask(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
+/* Returns the call as one of attention, in the precision in which masked attention computes. */
+static gckpt_call gckpti_masked_call(const gckpt_call *call)
 {
-    gckpt_graph *g = in[0]->graph;
-    const gckpt_shape *mask = &desc->mask->shape;
-    const int heads = desc->heads, shared = desc->key_heads == heads ? 0 : desc->key_heads;
-    const gckpti_attention o = { heads, 0, shared, 0, 0, 0.0f, 0.0f };
-    gckpt_call call = gckpti_shape_call(in, 3, &o);
-    call.graph = g;
-    if (desc->causal || desc->lengths || desc->window)
-        return !!gckpti_fail(
-            g, GCKPT_E_ARG,
-            "attention: with a mask, causal, lengths and window must be 0 or NULL: "
-            "hide keys by -inf in the mask");
-    if (!gckpti_is_valid_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
-        return !!gckpti_fail(g, GCKPT_E_ARG,
-                             "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), "
-                             "scale positive (0: 1 / sqrt(D))",
-                             (double)desc->cap, (double)desc->scale);
-    if (gckpti_op_attention.shape(&call) != GCKPT_OK)
-        return 0;
-    const gckpt_shape scores =
-        gckpt_shape4(in[0]->shape.d[0], heads, in[0]->shape.d[1], in[1]->shape.d[1]);
+    gckpt_call f32 = *call;
+    f32.precision = GCKPT_FP32, f32.inputs = 3; /* input 3 is not lengths */
+    return f32;
+}
+
+/* Shape rule: that of attention; the mask broadcasts to the scores. */
+static gckpt_result gckpti_masked_attention_shape(gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
+    gckpt_call f32 = gckpti_masked_call(call);
+    const gckpt_result result = gckpti_attention_shape(&f32);
+    if (result != GCKPT_OK)
+        return result;
+    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
     int fits = mask->n <= 4;
     for (int i = 1; fits && i <= mask->n; i++)
         fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
     if (!fits)
-        return !!gckpti_fail(g, GCKPT_E_SHAPE,
-                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
-                             "%S: each of its last axes has that size or 1",
-                             mask, &scores);
-    return 1;
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: the mask %S must broadcast to the scores (B,heads,T,S) = %S: "
+                          "each of its last axes has that size or 1",
+                          mask, &scores);
+    call->shape = f32.shape, call->saved_bytes = f32.saved_bytes;
+    call->workspace_forward = f32.workspace_forward;
+    call->workspace_backward = f32.workspace_backward;
+    return GCKPT_OK;
 }
 
-/* Returns x (B,N,heads D) as (B,heads,N,D), with `group` neighbours among the heads as one head of
- * group N rows. */
-static gckpt_tensor *gckpti_split_heads(gckpt_tensor *x, int heads, int group)
+static void gckpti_masked_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                 float *scratch)
 {
-    static const int order[5] = { 0, 2, 3, 1, 4 };
-    const int64_t rows = x->shape.d[0], n = x->shape.d[1], d = x->shape.d[2] / heads;
-    const gckpt_shape split = { 5, { rows, n, heads / group, group, d } };
-    x = gckpt_permute(gckpt_reshape(x, split), order, 5);
-    return gckpt_reshape(x, gckpt_shape4(rows, heads / group, group * n, d));
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
+    gckpti_attention_queries(h, row, head, first, scratch, &mask);
 }
 
-GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
-                                                const gckpt_attention_desc *desc)
+static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t head, float *scratch)
 {
-    static const int order[5] = { 0, 3, 1, 2, 4 };
-    if (!gckpti_check_mask(in, desc))
-        return NULL;
-    const int heads = desc->heads, shared = desc->key_heads ? desc->key_heads : heads;
-    const int64_t b = in[0]->shape.d[0], t = in[0]->shape.d[1], s = in[1]->shape.d[1];
-    const int64_t d = in[0]->shape.d[2] / heads, group = heads / shared;
-    const float scale = desc->scale > 0.0f ? desc->scale : 1.0f / gckpti_sqrt((float)d);
-    gckpt_tensor *q = gckpti_split_heads(in[0], heads, (int)group);
-    gckpt_tensor *k = gckpti_split_heads(in[1], shared, 1);
-    gckpt_tensor *v = gckpti_split_heads(in[2], shared, 1), *x = gckpt_matmul_transposed(q, k);
-    if (desc->cap > 0.0f)
-        x = gckpt_scale(gckpt_tanh(gckpt_scale(x, scale / desc->cap)), desc->cap);
-    else
-        x = gckpt_scale(x, scale);
-    x = gckpt_add(gckpt_reshape(x, gckpt_shape4(b, heads, t, s)), desc->mask);
-    x = gckpt_reshape(gckpt_softmax(x), gckpt_shape4(b, shared, group * t, s));
-    const gckpt_shape split = { 5, { b, shared, group, t, d } };
-    x = gckpt_permute(gckpt_reshape(gckpt_matmul(x, v), split), order, 5);
-    return gckpt_reshape(x, in[0]->shape);
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
+    (void)scratch;
+    gckpti_attention_add(h, row, head, &mask);
+}
+
+/* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
+ * elements ---- */
+typedef struct {
+    int64_t rows, heads, tiles[2]; /* work items along the mask's axes: 1 where it is repeated */
+} gckpti_mask_items;
+
+static gckpti_mask_items gckpti_mask_items_of(const gckpti_attn *h)
+{
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
+    const int64_t *step = mask.step, tile = GCKPTI_KEY_TILE;
+    gckpti_mask_items n = { 1, 1, { 1, 1 } };
+    n.rows = step[0] ? h->call->shape.d[0] : 1, n.heads = step[1] ? h->heads : 1;
+    n.tiles[0] = step[2] ? (h->t + tile - 1) / tile : 1;
+    n.tiles[1] = step[3] ? (h->s + tile - 1) / tile : 1;
+    return n;
+}
+
+static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int64_t j0,
+                             float *scratch)
+{
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
+    const int64_t end = gckpti_min(i + GCKPTI_KEY_TILE, h->t);
+    const int64_t n = gckpti_min(h->s - j0, GCKPTI_KEY_TILE);
+    const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
+    float score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
+    (void)scratch;
+    for (; i < end; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const float lse = ((const float *)call->saved)[head * h->t + i];
+        const float delta = gckpti_dot(call->grad_out + at, call->out + at, h->d);
+        gckpti_attention_dots(h, in[0].data + at, in[1].data + key, n, score);
+        gckpti_attention_dots(h, call->grad_out + at, in[2].data + key, n, dp);
+        for (int64_t j = 0; j < n; j++) {
+            const float s = gckpti_attn_score(h, score[j]);
+            const float p = gckpti_exp(gckpti_attn_plus_mask(h, &mask, s, head, i, j0 + j) - lse);
+            float *d = in[3].grad + gckpti_attn_at_mask(h, &mask, head, i, j0 + j);
+            *d = gckpti_fma(p, dp[j] - delta, *d);
+        }
+    }
+}
+
+static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_attn *h = (const gckpti_attn *)context;
+    const gckpti_mask_items n = gckpti_mask_items_of(h);
+    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE,
+                  at_j = item % n.tiles[1] * tile;
+    const int64_t at_i = item / n.tiles[1] % n.tiles[0] * tile,
+                  plane = item / n.tiles[1] / n.tiles[0];
+    float *scratch = (float *)h->call->workspace;
+    if (worker)
+        scratch += worker * gckpti_attention_workspace(h->call, h->t, h->shared_keys, h->d, 1);
+    for (int64_t b = plane / n.heads; b < rows; b += n.rows)
+        for (int64_t k = plane % n.heads; k < h->heads; k += n.heads)
+            for (int64_t i = at_i; i < h->t; i += n.tiles[0] * tile)
+                for (int64_t j = at_j; j < h->s; j += n.tiles[1] * tile)
+                    GCKPTI_KERNEL_OF(h->call, attention->mask, gckpti_mask_tile)
+    (h, b * h->heads + k, i, j, scratch);
+}
+
+static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
+{
+    const gckpti_attention_kernels plain = { gckpti_masked_output,
+                                             GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
+    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpti_attn h = gckpti_attn_of(&f32);
+    const gckpti_mask_items n = gckpti_mask_items_of(&h);
+    const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
+    if (backward && !call->kernels)
+        gckpti_zero_gradients(call, 0, 3);
+    if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
+        gckpti_run_heads(&f32, backward, GCKPTI_KERNEL_OF(call, attention->heads, &plain));
+    if (!backward || !call->in[3].grad)
+        return;
+    gckpti_zero_gradients(call, 3, 4);
+    gckpt_parallel(call->kernels ? call : NULL, items,
+                   2 * call->shape.d[0] * h.t * h.s * h.c / items, gckpti_mask_item, &h);
+}
+GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
+
+static uint64_t gckpti_masked_flops_backward(const gckpt_call *call)
+{
+    const uint64_t forward = gckpti_attention_flops(call);
+    gckpt_call others = *call;
+    others.inputs = 3;
+    return gckpti_gradients_flops(&others, forward) + forward / 2 +
+           (call->in[3].grad ? forward : 0);
+}
+
+GCKPTI_DESC_WITH(masked_attention, gckpti_masked_attention_shape, gckpti_attention_flops,
+                 gckpti_masked_flops_backward, NULL, 0,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(3) | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED);
+#endif
+
+/* >>recurrent/delta */
+#ifndef GCKPT_NO_RECURRENT
+/* ---- delta_rule: q and k (B,T,key_heads K), v (B,T,heads D), decay and beta (B,T,heads) ->
+ * (B,T,heads D). A head has a state S (K,D), at first +0. For t ascending, e = exp(decay), P = e S:
+ *   r = v - k P (chains over K), w = beta r, S = fma(k, w, P), out = scale (q S)
+ * Backward, t descending; G is the gradient of S, at first +0, and g that of out; dots by lanes:
+ *   u = scale g, dq = dot(S, u), G = fma(q, u, G), x = k G (chains), dk = dot(G, w),
+ *   dbeta = dot(x, r), dv = put(x, beta), y = -beta x, dk += dot(P, y), G = fma(k, y, G),
+ *   ddecay = dot(G, P) of each row of the state, added in order, then G = e G
+ * Heads that share q and k add their dq and dk, head by head. The backward computes states again:
+ * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step. In a graph
+ * that generates, all inputs but q have S steps, of which those up to the last query exist.
+ * Yang 2024 (Gated Delta Networks); Schlag 2021. */
+typedef struct {
+    gckpti_delta o;
+    int64_t queries, rows, steps, first; /* T; S; steps that exist; the first with a query */
+    int64_t keys, values, group;         /* columns of a head; heads per key head */
+    int64_t chunk, chunks;               /* steps of a chunk; chunks */
+    const float *in[5], *g;
+    float *grad[5], *out, *workspace;
+    int add[5]; /* nonzero if a gradient is added to */
+    gckpti_delta_fn step, grads;
+} gckpti_delta_call;
+
+static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
+{
+    gckpti_delta_call s;
+    memset(&s, 0, sizeof s);
+    s.o = *(const gckpti_delta *)call->attributes;
+    s.queries = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
+    s.first = s.o.missing ? call->position : 0, s.steps = s.first + s.queries;
+    s.keys = call->in[1].shape.d[2] / s.o.key_heads, s.values = call->in[2].shape.d[2] / s.o.heads;
+    s.group = s.o.heads / s.o.key_heads;
+    if (!(s.o.scale > 0.0f))
+        s.o.scale = 1.0f / gckpti_sqrt((float)s.keys);
+    for (s.chunk = 1; s.chunk * s.chunk < s.queries;)
+        s.chunk++;
+    s.chunks = (s.queries - 1) / s.chunk + 1;
+    for (int i = 0; i < 5; i++)
+        s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad, s.add[i] = call->in[i].accumulate;
+    s.g = call->grad_out, s.out = call->out, s.workspace = (float *)call->workspace;
+    return s;
+}
+
+/* Returns floats of workspace of an item: a state; backward, the states before all chunks and after
+ * the steps of one, the gradient of the state, r of a chunk's steps, and four rows. */
+static int64_t gckpti_delta_workspace(const gckpti_delta_call *s, int backward)
+{
+    const int64_t state = s->keys * s->values;
+    return backward ? (s->chunks + s->chunk + 1) * state + (s->chunk + 4) * s->values : state;
+}
+
+static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
+{
+    const gckpti_delta *o = (const gckpti_delta *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
+    const gckpt_shape *decay = &call->in[3].shape, *beta = &call->in[4].shape;
+    const int64_t threads = gckpti_is_plain(call) ? 1 : call->threads;
+    const gckpt_shape factors = gckpt_shape3(v->d[0], v->d[1], o->heads);
+    if (q->n != 3 || k->n != 3 || v->n != 3 || q->d[0] != k->d[0] || q->d[2] != k->d[2] ||
+        q->d[1] != k->d[1] - o->missing || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
+        !gckpti_same_shape(decay, &factors) || !gckpti_same_shape(beta, &factors) || o->heads < 1 ||
+        o->key_heads < 1 || o->heads % o->key_heads || v->d[2] % o->heads ||
+        k->d[2] % o->key_heads || k->d[2] / o->key_heads > GCKPTI_DELTA_COLUMNS ||
+        v->d[2] / o->heads > GCKPTI_DELTA_COLUMNS)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention with decay, %i heads, key_heads %i, which must divide them: "
+                          "q %S and k %S must be (B,T,key_heads K), v %S (B,T,heads D), decay %S "
+                          "and beta %S (B,T,heads), with K and D at most %i",
+                          o->heads, o->key_heads, q, k, v, decay, beta, GCKPTI_DELTA_COLUMNS);
+    const gckpti_delta_call s = gckpti_delta_of(call);
+    call->shape = gckpt_shape3(q->d[0], q->d[1], v->d[2]);
+    call->workspace_forward = (size_t)(threads * gckpti_delta_workspace(&s, 0)) * sizeof(float);
+    call->workspace_backward = (size_t)(threads * gckpti_delta_workspace(&s, 1)) * sizeof(float);
+    return GCKPT_OK;
+}
+
+/* Returns step t of a head of a row, from one state to another. */
+GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_call *s, int64_t row,
+                                                     int64_t head, int64_t t, const float *from,
+                                                     float *to)
+{
+    const int64_t at = (row * s->rows + t) * s->o.heads + head;
+    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
+    const int64_t query = shared - (row * (s->rows - s->queries) + s->first) * s->o.key_heads;
+    const int64_t out = at - (row * (s->rows - s->queries) + s->first) * s->o.heads;
+    gckpti_delta_step x;
+    memset(&x, 0, sizeof x);
+    x.keys = s->keys, x.values = s->values, x.scale = s->o.scale, x.from = from, x.to = to;
+    x.k = s->in[1] + shared * s->keys, x.v = s->in[2] + at * s->values;
+    x.decay = gckpti_exp(s->in[3][at]), x.beta = s->in[4][at];
+    x.q = t < s->first ? NULL : s->in[0] + query * s->keys;
+    x.out = t < s->first || !s->out ? NULL : s->out + out * s->values;
+    x.g = s->g ? s->g + at * s->values : NULL;
+    x.dq = s->grad[0] ? s->grad[0] + shared * s->keys : NULL;
+    x.dk = s->grad[1] ? s->grad[1] + shared * s->keys : NULL;
+    x.dv = s->grad[2] ? s->grad[2] + at * s->values : NULL;
+    x.ddecay = s->grad[3] ? s->grad[3] + at : NULL;
+    x.dbeta = s->grad[4] ? s->grad[4] + at : NULL;
+    for (int k = 0; k < 5; k++)
+        x.add[k] = s->add[k] || (k < 2 && head % s->group);
+    return x;
+}
+
+static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_delta_call *s = (const gckpti_delta_call *)context;
+    const int64_t n = s->keys * s->values;
+    float *state = s->workspace + worker * n;
+    gckpti_zero_unless(state, n, 0);
+    for (int64_t t = 0; t < s->steps; t++) {
+        const gckpti_delta_step x =
+            gckpti_delta_step_of(s, i / s->o.heads, i % s->o.heads, t, state, state);
+        s->step(&x);
+    }
+}
+
+/* Computes the backward of a head, in the order of the comment above. */
+static void gckpti_delta_backward_steps(const gckpti_delta_call *s, int64_t row, int64_t head,
+                                        float *starts)
+{
+    const int64_t n = s->keys * s->values;
+    float *states = starts + s->chunks * n, *d = states + s->chunk * n, *r = d + n;
+    gckpti_zero_unless(starts, n, 0);
+    gckpti_zero_unless(d, n, 0);
+    for (int64_t t = 0; t < (s->chunks - 1) * s->chunk; t++) {
+        float *to = starts + (t / s->chunk + 1) * n;
+        const gckpti_delta_step x =
+            gckpti_delta_step_of(s, row, head, t, t % s->chunk ? to : to - n, to);
+        s->step(&x);
+    }
+    for (int64_t c = s->chunks; c-- > 0;) {
+        const int64_t first = c * s->chunk, count = gckpti_min(s->steps - first, s->chunk);
+        for (int64_t i = 0; i < 2 * count; i++) { /* its steps ascending, then descending */
+            const int64_t k = i < count ? i : 2 * count - 1 - i;
+            float *to = states + k * n;
+            gckpti_delta_step x =
+                gckpti_delta_step_of(s, row, head, first + k, k ? to - n : starts + c * n, to);
+            x.r = r + k * s->values, x.d = d, x.scratch = r + s->chunk * s->values;
+            (i < count ? s->step : s->grads)(&x);
+        }
+    }
+}
+
+static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_delta_call *s = (const gckpti_delta_call *)context;
+    const int64_t row = i / s->o.key_heads, first = i % s->o.key_heads * s->group;
+    float *scratch = s->workspace + worker * gckpti_delta_workspace(s, 1);
+    for (int64_t head = first; head < first + s->group; head++)
+        gckpti_delta_backward_steps(s, row, head, scratch);
+}
+
+static void gckpti_compute_delta_rule(const gckpt_call *call, int backward)
+{
+    gckpti_delta_call s = gckpti_delta_of(call);
+    const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
+    const int64_t cost = s.steps * s.keys * s.values * (backward ? 28 * s.group : 8);
+    s.step = GCKPTI_KERNEL_OF(call, recurrent->delta_update, gckpti_delta_update);
+    s.grads = GCKPTI_KERNEL_OF(call, recurrent->delta_grads, gckpti_delta_grads);
+    s.out = backward ? NULL : s.out;
+    /* plain kernels: the workspace is that of one thread */
+    gckpt_parallel(call->kernels ? call : NULL, items, cost,
+                   backward ? gckpti_delta_backward_item : gckpti_delta_forward_item, &s);
+}
+GCKPTI_OP_KERNELS(delta_rule, gckpti_compute_delta_rule(call, backward))
+
+static uint64_t gckpti_delta_rule_flops(const gckpt_call *call)
+{
+    const gckpti_delta_call s = gckpti_delta_of(call);
+    return (uint64_t)(call->shape.d[0] * s.o.heads * s.rows) * (uint64_t)(8 * s.keys * s.values);
+}
+
+/* States are computed twice again, without the output. */
+static uint64_t gckpti_delta_rule_flops_backward(const gckpt_call *call)
+{
+    return gckpti_delta_rule_flops(call) / 2 * 7;
+}
+
+#define GCKPTI_READS GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_IN(4)
+GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
+                 gckpti_delta_rule_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                 GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
+#undef GCKPTI_READS
+#endif
+
+/* >>recurrent/delta_builder */
+#if !defined(GCKPT_NO_RECURRENT) && !defined(GCKPT_NO_ATTENTION)
+GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
+{
+    gckpt_tensor *all[5] = { in[0], in[1], in[2], desc->decay, desc->beta };
+    gckpt_graph *g = in[0]->graph;
+    const gckpt_tensor *v = in[1]->variable;
+    const gckpti_delta o = { desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
+                             desc->scale, v ? (int)(v->shape.d[1] - v->in[0]->shape.d[1]) : 0 };
+    if (!desc->decay || !desc->beta)
+        return gckpti_fail(g, GCKPT_E_ARG, "attention: %s without %s: give both, or none",
+                           desc->decay ? "decay" : "beta", desc->decay ? "beta" : "decay");
+    if (!desc->causal || desc->lengths || desc->mask || desc->window || desc->cap > 0.0f ||
+        desc->cap < 0.0f || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: with decay and beta, causal must be 1, and lengths, mask, "
+                           "window and cap 0 or NULL; scale %g must be positive (0: 1 / sqrt(K))",
+                           (double)desc->scale);
+    return gckpt_apply(&gckpti_op_delta_rule, all, 5, &o, sizeof o);
 }
 #endif
 
 /* >>attention/builder */
 #ifndef GCKPT_NO_ATTENTION
-/* Checks desc's window, cap and scale. A window of all S keys means none. If k is a variable, the
- * keys that it has no rows for at position 0 are missing. */
-static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
-                                       gckpt_tensor *const *in)
+/* Checks desc's window, cap and scale, and sets those of o. */
+static void gckpti_attention_set_options(gckpti_attention *o, const gckpt_attention_desc *desc,
+                                         gckpt_graph *g)
 {
-    const gckpt_tensor *k = in[1], *variable = k->variable;
-    gckpt_graph *g = k->graph;
-    const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
     const float dot_scale = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
-    if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
+    if (desc->mask && (desc->causal || desc->lengths || desc->window))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: with a mask, causal, lengths and window must be 0 or NULL: hide "
+                    "keys by -inf in the mask");
+    else if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: the window is %I keys%s; it needs causal attention and 1 to %i "
                     "keys (0: none)",
@@ -11496,6 +12279,17 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
     o->window = (int)desc->window, o->cap = desc->cap, o->scale = desc->scale;
+}
+
+/* Sets the fields of o that depend on k, of attention without a mask. A window of all S keys means
+ * none. If k is a variable, the keys that it has no rows for at position 0 are missing. */
+static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
+                                       gckpt_tensor *const *in)
+{
+    const gckpt_tensor *k = in[1], *variable = k->variable;
+    gckpt_graph *g = k->graph;
+    const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
+    gckpti_attention_set_options(o, desc, g);
     if (g->check_op && !g->check_op(&gckpti_op_attention, in, in[3] ? 4 : 3, o))
         return 0;
     const int64_t missing = variable ? variable->shape.d[1] - variable->in[0]->shape.d[1] : 0;
@@ -11514,10 +12308,15 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     if (!desc)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
-    if (g && desc->mask)
-        return gckpti_masked_attention(in, desc);
+    if (g && (desc->decay || desc->beta))
+        return gckpti_delta_rule(in, desc);
     if (o.key_heads == o.heads)
         o.key_heads = 0;
+    if (g && desc->mask) {
+        in[3] = desc->mask, o.extras = -1;
+        gckpti_attention_set_options(&o, desc, g);
+        return gckpt_apply(&gckpti_op_masked_attention, in, 4, &o, sizeof o);
+    }
     if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, in))
         return NULL;
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
@@ -12077,7 +12876,7 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
 }
 #endif
 
-/* >>ops/loss_builders */
+/* >>ops/builders */
 /* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
 /* Adds a loss with weights or label smoothing to the graph. */
 static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
@@ -12105,6 +12904,17 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
         return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
                                     prediction, target, weights, NULL);
     return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+}
+
+/* ---- matrix products: ops of products.c and, with broadcast operands, of axes/matmul.c ---- */
+GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_matmul_of(a, b, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_matmul_of(a, b, 1);
 }
 
 /* >>linear_loss/ops */
@@ -13224,22 +14034,28 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
 /* >>recurrent/ops */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: inputs p (B,T,G), which is x wx + bias of a linear op, wh (H,G), bias (G) or
- * none, h0 [, c0] (B,H) or none for 0; output of gru, G = 3H: h (B,T,H); of lstm, G = 4H: h, c
- * (B,T,2H).
+ * none, h0 [, c0] (B,H) or none for 0, lengths (B) or none; output of gru, G = 3H: h (B,T,H); of
+ * lstm, G = 4H: h, c (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
  *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
+ *   gru_reset_before  the same, but a_n = chains of (r h) wh, n = tanh(p_n + a_n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
- * saved (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending; u [, e] is grad_out of h [,
- * c], D [, E] the gradient that t + 1 adds to u [, e], at first +0. "q: x by y" is da_q = x y,
- * rounded, dp_q = put(x, y). Derivatives: s' = fma(-s, s, s) of sigmoid, n' = fma(-n, n, 1) of
- * tanh.
+ * saved (B,T,4H): r, z, n, a_n (r h in gru_reset_before), or i, f, g, o. Backward, t descending; u
+ * [, e] is grad_out of h [, c], D [, E] the gradient that t + 1 adds to u [, e], at first +0. "q: x
+ * by y" is da_q = x y, rounded, dp_q = put(x, y). Derivatives: s' = fma(-s, s, s) of sigmoid, n' =
+ * fma(-n, n, 1) of tanh.
  *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
  *         r, rounded;  D = chains of da wh over G, from U z
+ *   gru_reset_before  U = u + D;  n: U (1 - z) by n';  z: U (h - n) by z';  e = chains of da_n wh
+ *         over H from +0;  r: e h by r';  D = chains of da_r, da_z and wh over 2H, from fma(e, r, U
+ *         z);  dwh_n: chains of r h and da_n
  *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
- * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+ * compensated. Steps from a row's length on give +0: the output, saved, the put to dp, D and E;
+ * dwh and dbias add their h and da, +0. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget
+ * gate of Gers 2000. */
 
 /* Returns the state of a call whose items have one row, or, if `fast`, several. */
 static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int backward)
@@ -13256,6 +14072,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     s.bias = o->bias ? in + o->bias : NULL;
     s.h0 = o->state ? in + o->state : NULL;
     s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
+    s.lengths = o->lengths ? in[o->lengths].index : NULL;
     s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
     s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
     if (fast) {
@@ -13269,6 +14086,19 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
 static int64_t gckpti_sequence_panels(const gckpti_sequence *s)
 {
     return s->fast ? s->terms * gckpti_ceil_to(s->columns, GCKPTI_PANEL) : 0;
+}
+
+/* Return how many steps row b, or the longest of m rows, has. */
+static int64_t gckpti_sequence_length(const gckpti_sequence *s, int64_t b)
+{
+    return s->lengths ? s->lengths[b] : s->steps;
+}
+static int64_t gckpti_sequence_longest(const gckpti_sequence *s, int64_t first, int64_t m)
+{
+    int64_t most = s->lengths ? 0 : s->steps;
+    for (int64_t b = first; s->lengths && b < first + m; b++)
+        most = s->lengths[b] > most ? s->lengths[b] : most;
+    return most;
 }
 
 /* Returns floats of workspace. A fast backward also keeps h before each step. */
@@ -13294,21 +14124,31 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "%s: x wx %S and wh %S must be (B,T,%iH) and (H,%iH)", name, p, wh,
                           o->gates, o->gates);
-    gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]);
+    const gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]),
+                      rows = gckpt_shape1(p->d[0]);
     for (int i = 2; i < call->inputs; i++) {
-        const gckpt_shape *expected = i == o->bias ? &bias : &state;
+        const gckpt_shape *expected = i == o->bias ? &bias : i == o->lengths ? &rows : &state;
         if (!gckpti_same_shape(&call->in[i].shape, expected))
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x wx %S and wh %S need %s %S, not %S", name,
-                              p, wh, i == o->bias ? "a bias" : "a first state", expected,
-                              &call->in[i].shape);
+                              p, wh,
+                              i == o->bias      ? "a bias"
+                              : i == o->lengths ? "lengths"
+                                                : "a first state",
+                              expected, &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call, 0, 0);
+    const gckpti_sequence s = gckpti_sequence_of(call, 0, 0);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
     call->workspace_forward = (size_t)gckpti_sequence_workspace(call, 0) * sizeof(float);
     call->workspace_backward = (size_t)gckpti_sequence_workspace(call, 1) * sizeof(float);
     return GCKPT_OK;
+}
+
+/* Returns 1 + T, if input i is the lengths. */
+static int64_t gckpti_recurrent_lengths(const gckpt_call *call, int i)
+{
+    return (void)i, call->in[0].shape.d[1] + 1;
 }
 
 static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
@@ -13323,16 +14163,19 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* Computes the chains of an item's rows; kernels read panels of b in place. */
-static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
+/* Computes chains of an item; kernels read panels of b in place, from a column and a term on. */
+static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t, int64_t column,
+                                 int64_t term)
 {
 #if GCKPTI_HAS_FAST
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    for (int64_t j = 0; s->fast && j < t->n; j += GCKPTI_PANEL) {
+    for (int64_t j = 0, n, at; s->fast && j < t->n; j += n) {
         gckpti_product u = *t;
-        const gckpti_c_block all = { 0, t->m, 0, gckpti_min(t->n - j, GCKPTI_PANEL), 0, 0 };
-        u.b = gckpti_matrix(s->panels + j * t->k, 1, GCKPTI_PANEL);
-        u.c += j, u.n = all.j1, u.initial = t->initial ? t->initial + j : NULL;
+        at = (column + j) % GCKPTI_PANEL, n = gckpti_min(t->n - j, GCKPTI_PANEL - at);
+        const gckpti_c_block all = { 0, t->m, 0, n, 0, 0 };
+        u.b = gckpti_matrix(s->panels + (column + j - at) * s->terms + term * GCKPTI_PANEL + at, 1,
+                            GCKPTI_PANEL);
+        u.c += j, u.n = n, u.initial = t->initial ? t->initial + j : NULL;
         gckpti_kernels_of(s->call)->product_block(&u, &all, pack, GCKPTI_STACK_FLOATS);
     }
     if (s->fast)
@@ -13341,26 +14184,33 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
     gckpti_fp32_plain(s->call, t);
 }
 
-/* Sets a to chains of h wh for m rows; p points to the first of them, which are T steps apart. */
-static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
+/* Sets a part's gates of a to chains of h wh, or of (r h) wh, for m rows; p points to the first of
+ * them, which are T steps apart. */
+static void gckpti_cells_forward(const gckpti_sequence *s, int part, const float *p, int64_t m,
                                  const float *state, float *a)
 {
-    gckpti_product t = gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
-                                         gckpti_matrix(s->wh->data, 1, s->gates), a);
-    t.initial = s->bias ? s->bias->data : NULL;
+    const int64_t first = part ? s->split : 0, n = part ? s->gates - first : s->split;
+    gckpti_product t = gckpti_product_of(
+        m, n, s->units, part ? gckpti_matrix(a, s->gates, 1) : gckpti_matrix(state, s->state, 1),
+        gckpti_matrix(s->wh->data + first, 1, s->gates), a + first);
+    t.c_stride = s->gates;
+    t.initial = s->bias ? s->bias->data + first : NULL;
     if (s->state > s->units) /* lstm */
         t.initial = p, t.initial_stride = s->steps * s->gates;
-    gckpti_cells_product(s, &t);
+    gckpti_cells_product(s, &t, first, 0);
 }
 
-/* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
-static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
+/* Adds chains of da wh over the gates before `split` to d for m rows; da points to the first of
+ * them, which are T steps apart. If `reset`, sets da_r to chains over the other gates. */
+static void gckpti_cells_backward(const gckpti_sequence *s, int reset, float *da, int64_t m,
+                                  float *d)
 {
-    gckpti_product t =
-        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
-                          gckpti_matrix(s->wh->data, s->gates, 1), d);
-    t.accumulate = 1, t.c_stride = s->state;
-    gckpti_cells_product(s, &t);
+    const int64_t row = s->steps * s->gates, at = reset ? s->split : 0;
+    gckpti_product t = gckpti_product_of(
+        m, s->units, reset ? s->gates - at : s->split, gckpti_matrix(da + at, row, 1),
+        gckpti_matrix(s->wh->data + at, s->gates, 1), reset ? da : d);
+    t.accumulate = !reset, t.c_stride = reset ? row : s->state;
+    gckpti_cells_product(s, &t, 0, at);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -13368,83 +14218,122 @@ static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
     return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->item_rows, s->item_rows) : 1;
 }
 
+/* Zeroes row `row` of x (..,T,n), if x is not NULL, from the length of row b of the batch on. */
+static void gckpti_sequence_pad(const gckpti_sequence *s, int64_t b, float *x, int64_t row,
+                                int64_t n)
+{
+    const int64_t length = gckpti_sequence_length(s, b);
+    if (x && s->lengths)
+        gckpti_zero_unless(x + (row * s->steps + length) * n, (s->steps - length) * n, 0);
+}
+
 static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
-    const int64_t m = gckpti_sequence_item_rows(s, i);
-    const size_t bytes = (size_t)n * sizeof(float);
+    const int64_t first = s->first + i * s->item_rows, m = gckpti_sequence_item_rows(s, i);
+    const int64_t longest = gckpti_sequence_longest(s, first, m), n = s->units;
     float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
-    float *a = state + s->item_rows * s->state;
+    float *a = state + s->item_rows * s->state, *saved = (float *)s->call->saved;
     gckpti_zero_unless(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
-        memcpy(state + r * s->state, s->h0->data + (first + r) * n, bytes);
+        memcpy(state + r * s->state, s->h0->data + (first + r) * n, (size_t)n * sizeof(float));
         if (s->c0)
-            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
+            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n,
+                   (size_t)n * sizeof(float));
     }
-    for (int64_t t = 0; t < s->steps; t++) {
-        gckpti_cells_forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
+    for (int64_t k = 0; k < longest * (1 + s->before); k++) {
+        const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
+        gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
+                             a);
         for (int64_t r = 0; r < m; r++) {
             const int64_t step = (first + r) * s->steps + t;
             gckpti_cell cell;
+            if (t >= gckpti_sequence_length(s, first + r))
+                continue;
             memset(&cell, 0, sizeof cell);
             cell.units = n;
-            cell.p = s->p->data + step * s->gates;
-            cell.a = a + r * s->gates;
+            cell.p = s->p->data + step * s->gates, cell.a = a + r * s->gates;
             cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
-            cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
-            s->cell(&cell);
-            if (s->call->out)
+            cell.saved = saved ? saved + step * 4 * n : NULL;
+            s->cell[part](&cell);
+            if (s->call->out && part == s->before)
                 memcpy(s->call->out + step * s->state, cell.state[0],
                        (size_t)s->state * sizeof(float));
         }
     }
+    for (int64_t b = first; b < first + m; b++) {
+        gckpti_sequence_pad(s, b, s->call->out, b, s->state);
+        gckpti_sequence_pad(s, b, saved, b, 4 * n);
+    }
 }
 
-/* Returns h (if c is 0) or c (if c is 1) of row b before step t. */
+/* Returns h (if c is 0) or c (if c is 1) of row b before step t; zeros from its length on. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
     const gckpt_arg *initial = c ? s->c0 : s->h0;
+    if (t >= gckpti_sequence_length(s, b))
+        return s->zero;
     if (t)
         return s->call->out + (b * s->steps + t - 1) * s->state + c * s->units;
     return initial ? initial->data + b * s->units : s->zero;
+}
+
+/* Runs a part of the backward of step t of row `at` of the block. */
+static void gckpti_cell_backward(const gckpti_sequence *s, int part, int64_t at, int64_t t)
+{
+    const int64_t b = s->first + at, step = b * s->steps + t, here = at * s->steps + t;
+    const int64_t n = s->units;
+    gckpti_cell cell;
+    memset(&cell, 0, sizeof cell);
+    cell.units = n;
+    cell.g = s->call->grad_out + step * s->state;
+    cell.out = s->call->out + step * s->state;
+    cell.h = gckpti_sequence_previous(s, 0, b, t);
+    cell.c = gckpti_sequence_previous(s, 1, b, t);
+    cell.saved = (float *)s->call->saved + step * 4 * n;
+    cell.d[0] = s->d + at * s->state, cell.d[1] = cell.d[0] + n;
+    cell.da = s->da + here * s->gates;
+    cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
+    cell.accumulate = s->p->accumulate;
+    s->cell[part](&cell);
+    if (GCKPTI_HAS_FAST && s->fast)
+        memcpy(s->h + here * n, cell.h, (size_t)n * sizeof(float));
 }
 
 /* Computes the backward of item i, except dwh and dbias. */
 static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t at = i * s->item_rows, m = gckpti_sequence_item_rows(s, i), n = s->units;
+    const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
+    const int64_t m = gckpti_sequence_item_rows(s, i);
     float *d = s->d + at * s->state;
     (void)worker;
     gckpti_zero_unless(d, m * s->state, 0);
-    for (int64_t t = s->steps; t-- > 0;) {
-        for (int64_t r = 0; r < m; r++) {
-            const int64_t b = s->first + at + r, step = b * s->steps + t;
-            gckpti_cell cell;
-            memset(&cell, 0, sizeof cell);
-            cell.units = n;
-            cell.g = s->call->grad_out + step * s->state;
-            cell.out = s->call->out + step * s->state;
-            cell.h = gckpti_sequence_previous(s, 0, b, t);
-            cell.c = gckpti_sequence_previous(s, 1, b, t);
-            cell.saved = (float *)s->call->saved + step * 4 * n;
-            cell.d[0] = d + r * s->state, cell.d[1] = cell.d[0] + n;
-            cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
-            cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
-            cell.accumulate = s->p->accumulate;
-            s->cell(&cell);
-            if (GCKPTI_HAS_FAST && s->fast)
-                memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
+    for (int64_t r = 0; r < m; r++) {
+        gckpti_sequence_pad(s, first + r, s->da, at + r, s->gates);
+        gckpti_sequence_pad(s, first + r, s->fast ? s->h : NULL, at + r, n);
+        gckpti_sequence_pad(s, first + r, s->p->accumulate ? NULL : s->p->grad, first + r,
+                            s->gates);
+    }
+    for (int64_t t = gckpti_sequence_longest(s, first, m); t-- > 0;) {
+        float *da = s->da + (at * s->steps + t) * s->gates;
+        for (int part = 0; part <= s->before; part++) {
+            for (int64_t r = 0; r < m; r++)
+                if (t < gckpti_sequence_length(s, first + r))
+                    gckpti_cell_backward(s, part, at + r, t);
+            gckpti_cells_backward(s, part < s->before, da, m, d);
         }
-        gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
+        for (int64_t r = 0; r < m; r++) /* not even NaN of wh reach the padding */
+            if (t >= gckpti_sequence_length(s, first + r)) {
+                gckpti_zero_unless(d + r * s->state, s->state, 0);
+                gckpti_zero_unless(da + r * s->steps * s->gates, s->gates, 0);
+            }
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
             const gckpt_arg *initial = c ? s->c0 : s->h0;
             for (int64_t j = 0; initial && initial->grad && j < n; j++)
-                gckpti_put(&initial->grad[(s->first + at + r) * n + j], d[c * n + j],
-                           initial->accumulate);
+                gckpti_put(&initial->grad[(first + r) * n + j], d[c * n + j], initial->accumulate);
         }
 }
 
@@ -13464,22 +14353,24 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
 /* Adds the gradients of a block's rows to dwh and dbias. */
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
-    const float *da = s->da;
+    const float *da = s->da, *saved = (const float *)s->call->saved;
+    const int64_t n = s->units, reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
 #if GCKPTI_HAS_FAST
     if (s->fast) {
         const int64_t terms = s->block * s->steps;
-        gckpti_product product =
-            gckpti_product_of(s->units, s->gates, terms, gckpti_matrix(s->h, 1, s->units),
-                              gckpti_matrix(da, 1, s->gates), s->wh->grad);
-        product.accumulate = 1, product.workspace = s->pack;
         gckpt_call sums = *s->call;
-        sums.shape = gckpt_shape2(terms, s->gates);
-        sums.grad_out = da;
-        if (product.c)
+        for (int part = 0; part <= s->before && s->wh->grad; part++) {
+            const int64_t first = part ? s->split : 0;
+            gckpti_product product = gckpti_product_of(
+                n, part ? n : s->split, terms,
+                part ? gckpti_matrix(saved + reset, 1, 4 * n) : gckpti_matrix(s->h, 1, n),
+                gckpti_matrix(da + first, 1, s->gates), s->wh->grad + first);
+            product.c_stride = s->gates, product.accumulate = 1, product.workspace = s->pack;
             gckpti_kernels_of(s->call)->product(s->call, &product);
+        }
+        sums.shape = gckpt_shape2(terms, s->gates), sums.grad_out = da;
         if (s->bias) {
-            sums.in[0] = *s->bias;
-            sums.in[0].accumulate = 1;
+            sums.in[0] = *s->bias, sums.in[0].accumulate = 1;
             sums.in[1] = sums.in[0];
             gckpti_run_column_sums(&sums, 0, 1);
         }
@@ -13488,21 +14379,28 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 #endif
     for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
         const float *h = gckpti_sequence_previous(s, 0, s->first, t);
-        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
+        for (int64_t k = 0; s->wh->grad && k < n; k++) {
+            float *to = s->wh->grad + k * s->gates;
+            gckpti_axpy(h[k], da, s->split, to);
+            if (s->before)
+                gckpti_axpy(saved[reset + 4 * n * t + k], da + s->split, n, to + s->split);
+        }
         for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
             gckpti_add_to_grad(s->bias, j, da[j]);
     }
 }
 
-static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell)
+/* Runs a call by `cell` and, for gru_reset_before, `second`. */
+static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell,
+                                gckpti_cell_fn second)
 {
     const int fast = GCKPTI_HAS_FAST && call->kernels;
     gckpti_sequence s = gckpti_sequence_of(call, fast, backward);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
-    s.cell = cell;
+    s.cell[0] = cell, s.cell[1] = second;
+    s.before = second != NULL, s.split = s.before ? 2 * s.units : s.gates;
     s.panels = (float *)call->workspace;
     s.zero = s.scratch = s.panels + gckpti_sequence_panels(&s);
     if (fast)
@@ -13528,45 +14426,74 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
     }
 }
 
-#define GCKPTI_CELLS(name)                                                                         \
-    GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_sequence(call, backward,                                                  \
-                                  backward ? GCKPTI_KERNEL_OF(call, recurrent->name##_gate_grads,  \
-                                                              gckpti_##name##_gate_grads)          \
-                                           : GCKPTI_KERNEL_OF(call, recurrent->name##_gates,       \
-                                                              gckpti_##name##_gates)))
-GCKPTI_CELLS(gru)
-GCKPTI_CELLS(lstm)
+#define GCKPTI_CELL(a, b)                                                                          \
+    (backward ? GCKPTI_KERNEL_OF(call, recurrent->b, gckpti_##b)                                   \
+              : GCKPTI_KERNEL_OF(call, recurrent->a, gckpti_##a))
+#define GCKPTI_CELLS(name, first, second)                                                          \
+    GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, first, second))
+GCKPTI_CELLS(gru, GCKPTI_CELL(gru_gates, gru_gate_grads), NULL)
+GCKPTI_CELLS(lstm, GCKPTI_CELL(lstm_gates, lstm_gate_grads), NULL)
+GCKPTI_CELLS(gru_reset_before, GCKPTI_CELL(reset_gates, new_gate_grads),
+             GCKPTI_CELL(new_gates, reset_gate_grads))
 #undef GCKPTI_CELLS
+#undef GCKPTI_CELL
 
-/* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
+/* The data that each gradient reads. gru's in[2] is bh, h0 or the lengths; only bh's gradient has
+ * GCKPT_SUMS. Lengths are i32 and the last input. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_DESC_WITH(gru, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_DESC_WITH(lstm, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
-                 GCKPTI_READS);
+#define GCKPTI_RECURRENT_DESC(name, bias)                                                          \
+    GCKPTI_DESC_WITH(name, gckpti_recurrent_shape, gckpti_recurrent_flops,                         \
+                     gckpti_recurrent_flops_backward, gckpti_recurrent_lengths, 0, GCKPTI_READS,   \
+                     GCKPTI_READS, GCKPTI_READS | GCKPTI_ANY_TYPE | (bias),                        \
+                     GCKPTI_READS | GCKPTI_ANY_TYPE, GCKPTI_ANY_TYPE)
+GCKPTI_RECURRENT_DESC(gru, GCKPT_SUMS);
+GCKPTI_RECURRENT_DESC(gru_reset_before, GCKPT_SUMS);
+GCKPTI_RECURRENT_DESC(lstm, 0);
+#undef GCKPTI_RECURRENT_DESC
 #undef GCKPTI_READS
 
-GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
-                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0)
+/* >>recurrent/builder */
+/* Adds an op to the graph. in: x wx + bias, wh and, if `bias`, a bias; then come desc's tensors. */
+static gckpt_tensor *gckpti_recurrent_new(const gckpt_op *op, int gates, gckpt_tensor **in,
+                                          int bias, const gckpt_recurrent_desc *desc)
 {
-    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bx), wh, bh ? bh : h0, h0 };
-    gckpti_recurrent o = { 3, bh ? 2 : 0, !h0 ? 0 : bh ? 3 : 2 };
-    return gckpt_apply(&gckpti_op_gru, in, 2 + (bh != NULL) + (h0 != NULL), &o, sizeof o);
+    const gckpt_recurrent_desc none = { NULL, NULL, NULL, 0 }, *d = desc ? desc : &none;
+    gckpt_tensor *const more[3] = { d->h0, d->c0, d->lengths };
+    gckpti_recurrent o = { gates, bias ? 2 : 0, d->h0 ? 2 + bias : 0, 0 };
+    const char *wrong = gates == 3        ? "gru: c0 must be NULL: only an lstm has cells"
+                        : d->reset_before ? "lstm: reset_before must be 0: only a gru has that gate"
+                        : d->h0           ? "lstm: h0 without c0: give both, or none for zeros"
+                                          : "lstm: c0 without h0: give both, or none for zeros";
+    int n = 2 + bias;
+    if (in[0] && (gates == 3 ? d->c0 != NULL : d->reset_before || !d->h0 != !d->c0))
+        return gckpti_fail(in[0]->graph, GCKPT_E_ARG, wrong);
+    for (int i = 0; i < 3; i++)
+        if (more[i])
+            in[n++] = more[i];
+    o.lengths = d->lengths ? n - 1 : 0;
+    for (int i = 2; in[0] && i < n; i++)
+        if ((in[i]->type == GCKPT_I32) != (i == o.lengths))
+            return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
+                               "%s: %T must be %s: declare and feed it so", op->name, in[i],
+                               i == o.lengths ? "i32, as lengths are" : "f32");
+    return gckpt_apply(op, in, n, &o, o.lengths ? sizeof o : offsetof(gckpti_recurrent, lengths));
+}
+
+GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
+                                  gckpt_tensor *wh, gckpt_tensor *bh,
+                                  const gckpt_recurrent_desc *desc)
+{
+    gckpt_tensor *in[5] = { gckpt_linear(x, wx, bx), wh, bh };
+    return gckpti_recurrent_new(desc && desc->reset_before ? &gckpti_op_gru_reset_before
+                                                           : &gckpti_op_gru,
+                                3, in, bh != NULL, desc);
 }
 
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
-                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0)
+                                   gckpt_tensor *bias, const gckpt_recurrent_desc *desc)
 {
-    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bias), wh, h0 ? h0 : c0, c0 };
-    gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
-    if (in[2] && in[0] && !(h0 && c0))
-        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
-                           "lstm: %s %T without %s: give both, or none for zeros", h0 ? "h0" : "c0",
-                           in[2], h0 ? "c0" : "h0");
-    return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
+    gckpt_tensor *in[5] = { gckpt_linear(x, wx, bias), wh };
+    return gckpti_recurrent_new(&gckpti_op_lstm, 4, in, 0, desc);
 }
 #endif
 
@@ -24874,7 +25801,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
-    if (q->kind == GCKPTI_OP) /* checked when the graph was built */
+    if (q->kind == GCKPTI_OP || q->type != GCKPT_I32) /* ops' indices: when the graph was built */
         return GCKPT_OK;
     const int32_t *index = gckpti_indices(e, q);
     int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted_input(node->op);
@@ -24935,7 +25862,7 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
         const gckpti_plan_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
         for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
+            if (result == GCKPT_OK)
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     return result;
@@ -28216,7 +29143,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * JSON padded with spaces to a multiple of 8 bytes, and the data, little-endian, one tensor after
  * the other (the format is described at https://huggingface.co/docs/safetensors):
  *
- *     {"__metadata__":{"format":"gradckpt","contract":"4","step":"20","seed":"0",
+ *     {"__metadata__":{"format":"gradckpt","contract":"5","step":"20","seed":"0",
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
@@ -28839,6 +29766,9 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 #define GCKPTI_OLD_INT8                                                                            \
     "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
     "row (#scale): load the weights that it was made from, and store them so again"
+#define GCKPTI_OLD_INT4                                                                            \
+    "is not I4 in rows of blocks of 32 values (19 bytes); contracts up to 4 had 18: load the "     \
+    "weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -28864,6 +29794,8 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
         if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
             return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
+        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I4 && axes > 1 && !unpacked)
+            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT4);
         if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
@@ -30363,7 +31295,8 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_compressed_from
 #undef gckpti_compress_at
 #undef gckpti_host_values
-#undef gckpti_masked_attention
+#undef gckpti_matmul_of
+#undef gckpti_delta_rule
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
 #undef gckpti_linear_loss_block
@@ -31042,16 +31975,19 @@ static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
 
 /* >>quant/blocks */
 #ifndef GCKPT_NO_QUANT
-/* ---- blocks (quant/api.h): a scale in f16; then bytes of a value (I8) or of two (I4) ---- */
-/* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
-GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
+/* ---- blocks (quant/api.h): an f16 scale; bytes of a value (I8), or of two and a zero (I4) ---- */
+/* Returns 4 bits of each word, from bit `at` on, less a zero point / 16: these are 16ths of a float
+ * of 2^19 and more, in which the zero point is given (V(int4_zero)). */
+GCKPTI_ALWAYS FLOATS V(int4)(INTS word, unsigned at, FLOATS zero)
 {
-#if GCKPTI_ISA == 3
-    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm512_permutexvar_ps((__m512i)word, all);
-#else
-    return V(floats)((word & 15) | 0x4b000000) - V(set1)(8388616.0f);
-#endif
+    const INTS high = at < 4 ? word << (4 - at) : word >> (at - 4);
+    return V(floats)((high & 0xf0) | 0x49000000) - zero;
+}
+
+/* Returns the zero point of a block of I4 for V(int4). */
+GCKPTI_ALWAYS FLOATS V(int4_zero)(const unsigned char *b)
+{
+    return V(set1)(524288 + (float)b[GCKPTI_INT4_ZERO] / 16);
 }
 
 /* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
@@ -31067,14 +32003,14 @@ GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 }
 
 /* Returns a block's scale for V(block_values); with lookups (I4) all 16 values times it. */
-GCKPTI_ALWAYS FLOATS V(block_table)(int storage, float scale)
+GCKPTI_ALWAYS FLOATS V(block_table)(int storage, const unsigned char *b, float scale)
 {
 #if GCKPTI_ISA == 3
-    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const FLOATS all = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     if (storage == GCKPT_STORAGE_I4)
-        return all * V(set1)(scale);
+        return (all - V(set1)((float)b[GCKPTI_INT4_ZERO] / 16)) * V(set1)(scale);
 #endif
-    (void)storage;
+    (void)storage, (void)b;
     return V(set1)(scale);
 }
 
@@ -31083,11 +32019,11 @@ GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsign
 {
     if (storage == GCKPT_STORAGE_I8)
         return V(signed_bytes)(b + 2 + k) * table;
-    const INTS word = V(bytes)(b + 2 + k % 16) >> (k / 16 * 4);
+    const INTS word = V(bytes)(b + 2 + k % 16);
 #if GCKPTI_ISA == 3
-    return _mm512_permutexvar_ps((__m512i)word, table);
+    return _mm512_permutexvar_ps((__m512i)(word >> (k / 16 * 4)), table);
 #else
-    return V(low_int4)(word) * table;
+    return V(int4)(word, k / 16 * 4, V(int4_zero)(b)) * table;
 #endif
 }
 
@@ -31102,13 +32038,15 @@ GCKPTI_ALWAYS FLOATS V(last_values)(int storage, const unsigned char *b, unsigne
     return V(block_values)(storage, padded, 0, table);
 }
 
-#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* bits of the scale of row i */
+#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* the first 2 bytes of row i */
+#define GCKPTI_GATHER  (GCKPTI_ISA == 3 && GCKPTI_OPTIMISED)
 
-/* Returns the scales of W blocks, which are `row` bytes apart. */
-GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+/* Returns the first 2 bytes of W blocks, which are `row` bytes apart, as the lowest 16 bits of
+ * words, or with GCKPTI_GATHER the first 4 bytes. */
+GCKPTI_ALWAYS INTS V(block_words)(const unsigned char *b, int64_t row)
 {
     INTS word;
-#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else a macro with warnings */
+#if GCKPTI_GATHER /* else a macro with warnings */
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
@@ -31126,7 +32064,21 @@ GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
     for (int i = 0; i < W; i++)
         word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
 #endif
-    return V(low_half)(word); /* of which it reads the lowest 16 bits */
+    return word;
+}
+
+/* Returns the scales of W blocks, of whose words V(low_half) reads the lowest 16 bits. */
+GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+{
+    return V(low_half)(V(block_words)(b, row));
+}
+
+/* Returns the zero points of W blocks of I4, for V(int4): the last bytes that are read. */
+GCKPTI_ALWAYS FLOATS V(block_zeros)(const unsigned char *b, int64_t row)
+{
+    enum { BYTES = GCKPTI_GATHER ? 4 : 2 };
+    const INTS word = V(block_words)(b + GCKPTI_INT4_ZERO + 1 - BYTES, row);
+    return V(floats)(word >> (8 * BYTES - 8) | 0x49000000);
 }
 
 /* Sets the scales of 8 blocks, which are `row` bytes apart. */
@@ -31145,6 +32097,7 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 }
 
 #undef GCKPTI_HALF
+#undef GCKPTI_GATHER
 
 /* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
  * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
@@ -31161,8 +32114,8 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
         else
             scale[0] = gckpti_block_scale(b);
         for (int p = 0; p < rows; p++) {
-            const FLOATS table = V(block_table)(storage, scale[p]);
             const unsigned char *from = b + p * apart;
+            const FLOATS table = V(block_table)(storage, from, scale[p]);
             float *to = x + p * width;
             for (unsigned i = 0; i < count; i += W) {
                 const int64_t left = count - i;
@@ -31175,20 +32128,21 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
     }
 }
 
-/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves. */
-GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *scale,
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves.
+ * head: the scale and the zero point (I4) of each vector. */
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *head,
                                   const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
-    for (int k = 0; k < 4; k++) {
+    for (unsigned k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
             FLOATS y;
             if (storage == GCKPT_STORAGE_I8)
-                y = V(word_byte)(word[4 * i], (unsigned)k);
+                y = V(word_byte)(word[4 * i], k);
             else
-                y = V(low_int4)(word[4 * i] >> (8 * (unsigned)k));
-            sum[i] = V(fma)(V(set1)(x[k]), y * scale[i], sum[i]);
+                y = V(int4)(word[4 * i], 8 * k, head[2 * i + 1]);
+            sum[i] = V(fma)(V(set1)(x[k]), y * head[2 * i], sum[i]);
         }
     }
 }
@@ -31202,7 +32156,7 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
     const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS sum[64 / W], scale[64 / W], r[4];
+    FLOATS sum[64 / W], head[2 * (64 / W)], r[4];
     INTS word[4 * (64 / W)];
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
@@ -31214,7 +32168,10 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++)
-            scale[i] = V(block_scales)(b + W * i * t.row, t.row);
+            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors && !int8; i++)
+            head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
         for (int half = 0; half < 2; half++) {
             GCKPTI_UNROLL
             for (int i = 0; i < vectors; i++) {
@@ -31228,7 +32185,7 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
             GCKPTI_UNROLL
 #endif
             for (int q = 0; q < 4; q++)
-                V(block_terms)(storage, vectors, word + q, scale, x + 16 * half + 4 * q, sum);
+                V(block_terms)(storage, vectors, word + q, head, x + 16 * half + 4 * q, sum);
         }
     }
     GCKPTI_UNROLL
@@ -31260,8 +32217,8 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
                 sum[v] = V(load)(c + v * W);
             GCKPTI_UNROLL
             for (int p = 0; p < 8; p++) {
-                const FLOATS table = V(block_table)(storage, scale[p]);
                 const unsigned char *row = b + p * t.row;
+                const FLOATS table = V(block_table)(storage, row, scale[p]);
                 if (p % 2)
                     __builtin_prefetch(row + next, 0, 2);
                 GCKPTI_UNROLL
@@ -31357,6 +32314,42 @@ static GCKPTI_TARGET void V(pack_compressed)(const gckpti_product *t, int64_t p,
         }
 }
 
+#if GCKPTI_ISA == 2
+/* V(gemv_dot_blocks) of I8: a byte becomes the highest of a word, which is exactly * 2^24. */
+GCKPTI_ALWAYS void V(gemv_dot_int8)(V(gemv) t)
+{
+    const unsigned char *b = (const unsigned char *)t.b, *next = (const unsigned char *)t.next;
+    const INTS words = { 0, 4, 8, 12, 0, 4, 8, 12 }; /* the first byte of each */
+    FLOATS sum[4], scale[4], word[4][GCKPTI_QUANT_BLOCK / 4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++)
+        sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
+    for (int64_t p = 0; p < t.k; p++, b += GCKPTI_INT8_BYTES) {
+        for (int i = 0; i < 4; i++, next += W * GCKPTI_INT8_BYTES) {
+            scale[i] = V(block_scales)(b + W * i * t.row, t.row) * V(set1)(1.0f / 16777216.0f);
+            V(transpose4)(b + W * i * t.row + 2, t.row, word[i]);
+            V(transpose4)(b + W * i * t.row + 18, t.row, word[i] + 4);
+            for (int j = 0; j < W * GCKPTI_INT8_BYTES; j += 64) /* the next rows: no gaps */
+                __builtin_prefetch(next + j, 0, 2);
+        }
+        for (int q = 0; q < GCKPTI_QUANT_BLOCK / 4; q++, t.a += 4) {
+            GCKPTI_UNROLL
+            for (unsigned k = 0; k < 4; k++) { /* top: byte k of each word, and zeros below */
+                const __m256i top = (__m256i)((words + k) << 24 | 0x808080);
+                GCKPTI_UNROLL
+                for (int i = 0; i < 4; i++) {
+                    const __m256i byte = _mm256_shuffle_epi8((__m256i)word[i][q], top);
+                    sum[i] = V(fma)(V(set1)(t.a[k]), _mm256_cvtepi32_ps(byte) * scale[i], sum[i]);
+                }
+            }
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++)
+        V(store)(t.c + W * i, sum[i]);
+}
+#endif
+
 /* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time (blocks: 64 with AVX-512), if
  * their terms are whole words or blocks; else they are dequantised to the stack. */
 static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t j0,
@@ -31380,10 +32373,14 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
             t.row = gckpti_storage_bytes((int)u->storage, u->row, gemv->k);
             t.b = (const char *)u->quantised + (j0 + j) * t.row;
             t.next = (const char *)t.b + gckpti_min(most, gemv->n - most - j) * t.row;
-            if (u->storage == GCKPT_STORAGE_I8)
-                V(gemv_dot_blocks)(GCKPT_STORAGE_I8, MOST / W, &t);
-            else
+            if (u->storage == GCKPT_STORAGE_I4)
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I4, MOST / W, &t);
+            else
+#if GCKPTI_ISA == 2
+                V(gemv_dot_int8)(t);
+#else
+                V(gemv_dot_blocks)(GCKPT_STORAGE_I8, MOST / W, &t);
+#endif
             t.from = t.c;
         }
         if (t.n == COLS && direct && !blocks) {
@@ -32406,6 +33403,8 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
             V(softcaps)(p, n, h->dot_scale, h->cap);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
+        for (int64_t e = 0; h->mask.x && e < n; e++)
+            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], row * h->heads + head, i, j + e);
         for (int64_t e = 0; e < from; e++)
             p[e] = -GCKPTI_INFINITY;
         float factor = V(online)(p, p, n, j == first, &max, &sum);
@@ -32501,18 +33500,36 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     V(store)(factor, correction);
 }
 
+/* Copies n keys of the mask of m queries, from x on, to a tile (key,query). */
+static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, const float *x, int64_t m, int64_t n,
+                                       float *to)
+{
+    const int64_t across = h->mask.step[2], along = h->mask.step[3];
+    if (across && along) {
+        V(pack)(x, along, across, m, n, to, GCKPTI_QK_TILE);
+        return;
+    }
+    for (int64_t j = 0; j < n; j++, x += along, to += GCKPTI_QK_TILE)
+        for (int64_t i = 0; i < m; i += W)
+            V(store)(to + i, across ? V(load_n)(x + i, m - i) : V(set1)(*x));
+}
+
 /* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
- * exponentials; first: it is the first tile of the queries. */
+ * exponentials; first: it is the first tile of the queries. A tile of the mask, if there is one,
+ * follows p. */
 static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
                                           int64_t diagonal, int first, float *max, float *sum,
                                           float *factor)
 {
     if (h->cap > 0.0f)
         V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+    const float scale = gckpti_attn_post_scale(h), *mask = p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
+    for (int64_t i = 0; h->mask.x && i < n * GCKPTI_QK_TILE; i += W)
+        V(store)(p + i, V(fma)(V(load)(p + i), V(set1)(scale), V(zero)()) + V(load)(mask + i));
     for (int64_t i = 0; i < m; i += W)
         V(online_columns)
-        (p + i, n, diagonal + i, h->window, gckpti_attn_post_scale(h), first, max + i, sum + i,
-         factor + i);
+    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, first, max + i, sum + i,
+     factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
@@ -32567,6 +33584,10 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
+        if (h->mask.x)
+            V(mask_tile)
+        (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
+         p + TILE * TILE);
         V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
         if (!out)
             continue;
@@ -32585,16 +33606,21 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
 }
 
 /* For one key and queries from..m-1: scores s become p = exp(s - lse), and dp become ds = p (dp -
- * delta) scale, where delta = sum(g out) of the query. (Inlined: it has one caller.) */
+ * delta) scale, where delta = sum(g out) of the query. mask: added to s, unless NULL. (Inlined:
+ * it has one caller.) */
 static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int64_t m,
-                                        const float *lse, const float *delta, float *p, float *ds)
+                                        const float *lse, const float *delta, const float *mask,
+                                        float *p, float *ds)
 {
     const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     const FLOATS times = V(set1)(gckpti_attn_post_scale(h));
     const FLOATS inverse = V(set1)(h->cap > 0.0f ? 1.0f / h->cap : 0.0f);
     for (int64_t i = from; i < m; i += W) {
         const FLOATS s = V(fma)(V(load)(p + i), times, zero);
-        FLOATS x = V(exp_below)(s - V(load)(lse + i)), y;
+        FLOATS x = s, y;
+        if (mask)
+            x = s + V(load)(mask + i);
+        x = V(exp_below)(x - V(load)(lse + i));
         V(store)(p + i, x);
         if (!ds)
             continue;
@@ -32619,7 +33645,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
     int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
-    float *p = k + rows, *ds = p + TILE * TILE;
+    float *p = k + rows, *ds = p + TILE * TILE, *mask = h->mask.x ? ds + TILE * TILE : NULL;
     float lse[TILE] = { 0.0f }, delta[TILE] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += TILE) {
@@ -32648,10 +33674,15 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
                 V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
+            if (mask)
+                V(mask_tile)
+            (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
+             mask);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
-                V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
+                V(head_grads)
+                (h, from - from % W, m, lse, delta, mask ? mask + r * TILE : NULL, pr, dr);
             }
             /* dq starts at +0 in its first tile of keys; dk and dv in the first tile of queries
              * that sees the key (a key that no query sees yet gets +0) */
@@ -32670,6 +33701,44 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }
+    }
+}
+
+/* Adds terms to the mask's gradient: see gckpti_mask_tile. Scores and dp are (query,key). */
+static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, int64_t i0,
+                                           int64_t j0, float *scratch)
+{
+    enum { TILE = GCKPTI_QK_TILE };
+    const gckpt_call *call = h->call;
+    const gckpti_attn_gemm rows = { h->c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, TILE, h, NULL };
+    const int64_t m = gckpti_min(h->t - i0, TILE), n = gckpti_min(h->s - j0, TILE), d = h->d;
+    const int64_t at = gckpti_attn_at_q(h, head) + i0 * h->c, along = h->mask.step[3];
+    const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
+    const float *g = call->grad_out + at, scale = gckpti_attn_post_scale(h);
+    float *k = scratch, *v = k + TILE * (d + W), *p = v + TILE * (d + W), *dp = p + TILE * TILE;
+    V(pack)(call->in[1].data + key, 1, h->kv_c, n, d, k, TILE);
+    V(pack)(call->in[2].data + key, 1, h->kv_c, n, d, v, TILE);
+    V(attn_gemm)(&rows, m, n, d, call->in[0].data + at, k, p);
+    V(attn_gemm)(&rows, m, n, d, g, v, dp);
+    if (h->cap > 0.0f)
+        V(softcaps)(p, m * TILE, h->dot_scale, h->cap);
+    for (int64_t i = 0; i < m; i++, p += TILE, dp += TILE) {
+        const int64_t first = gckpti_attn_at_mask(h, &h->mask, head, i0 + i, j0);
+        const float *mask = h->mask.x + first;
+        float *to = call->in[3].grad + first;
+        const FLOATS lse = V(set1)(((const float *)call->saved)[head * h->t + i0 + i]);
+        const FLOATS delta = V(set1)(V(dot)(g + i * h->c, call->out + at + i * h->c, d));
+        for (int64_t j = 0; j < n; j += W) {
+            const FLOATS s = V(fma)(V(load)(p + j), V(set1)(scale), V(zero)());
+            const FLOATS a = along ? V(load_n)(mask + j, n - j) : V(set1)(*mask);
+            const FLOATS x = V(exp_below)(s + a - lse), y = V(load)(dp + j) - delta;
+            if (along)
+                V(store_n)(to + j, V(fma)(x, y, V(load_n)(to + j, n - j)), n - j);
+            V(store)(p + j, x);
+            V(store)(dp + j, y);
+        }
+        for (int64_t j = 0; !along && j < n; j++)
+            *to = gckpti_fma(p[j], dp[j], *to);
     }
 }
 #endif
@@ -33084,7 +34153,8 @@ static const gckpti_attention_loops V(attention_loops) = {
     V(rotary_row),
     { { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) },
       { GCKPTI_IF_MIXED(V(mixed_forward)),
-        GCKPTI_IF_MIXED(GCKPTI_IF_TRAINING(V(mixed_backward))) } }
+        GCKPTI_IF_MIXED(GCKPTI_IF_TRAINING(V(mixed_backward))) } },
+    GCKPTI_IF_TRAINING(V(mask_gradient))
 };
 #endif
 
@@ -33093,7 +34163,13 @@ static const gckpti_attention_loops V(attention_loops) = {
 static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
                                                  GCKPTI_IF_TRAINING(V(gru_gate_grads)),
                                                  V(lstm_gates),
-                                                 GCKPTI_IF_TRAINING(V(lstm_gate_grads)) };
+                                                 GCKPTI_IF_TRAINING(V(lstm_gate_grads)),
+                                                 V(reset_gates),
+                                                 V(new_gates),
+                                                 GCKPTI_IF_TRAINING(V(new_gate_grads)),
+                                                 GCKPTI_IF_TRAINING(V(reset_gate_grads)),
+                                                 V(delta_update),
+                                                 GCKPTI_IF_TRAINING(V(delta_grads)) };
 #endif
 
 /* >>kernels/table */

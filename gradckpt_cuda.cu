@@ -15,10 +15,10 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
- *     >>common    fill, add, convert, update, dequantise                                       713
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3460
+ *     >>common    fill, add, convert, update, dequantise                                       714
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3817
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
- *     >>backend   which kernels there are, the self-test, the table                            296
+ *     >>backend   which kernels there are, the self-test, the table                            299
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -1353,12 +1353,13 @@ __device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
     const uint8_t *b = (const uint8_t *)u.quantised;
     b += int8 ? row * (2 * blocks + u.row) + block * GCKPTI_INT8_BYTES
               : (row * blocks + block) * GCKPTI_INT4_BYTES;
-    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8)) / (int8 ? 1 : 16);
+    const int zero = int8 ? 0 : b[GCKPTI_INT4_ZERO];
     float *to = u.to + row * u.row + at;
     if (at < u.row)
-        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) - 8) * scale;
+        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) * 16 - zero) * scale;
     if (at + 16 < u.row)
-        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) - 8) * scale;
+        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) * 16 - zero) * scale;
 }
 
 void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
@@ -2076,68 +2077,88 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
              { { GRAD_identity }, { x->data }, NONE, NONE, { out_of(call), NULL, 0, divisor } });
 }
 
-/* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
-/* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
-__device__ bool is_better(float v, int32_t k, float best, int32_t at)
-{
-    if (at < 0 || v != v || best != best)
-        return at < 0 || (v != v && (best == best || k < at));
-    return v > best || (v == best && k < at);
-}
-
-/* A thread computes a result; on the last axis, the LANES = 32 lanes of a warp compute one. */
+/* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
+/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do. Each
+ * result is the first element of those after the one before it. */
 template <int LANES>
 __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
-                       int32_t *index)
+                       int32_t *index, int k)
 {
     const int64_t i = e / LANES;
     const float *from = x + i / v.inner * v.size * v.inner + i % v.inner;
-    float best = 0.0f;
-    int32_t at = -1;
-    for (int32_t k = (int32_t)(e % LANES); k < v.size; k += LANES)
-        if (is_better(from[k * v.inner], k, best, at))
-            best = from[k * v.inner], at = k;
-    for (int h = LANES / 2; h; h /= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, best, h);
-        const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
-        if (k >= 0 && is_better(other, k, best, at))
-            best = other, at = k;
+    int64_t to = i / v.inner * k * v.inner + i % v.inner;
+    float limit = 0.0f;
+    int32_t last = -1;
+    for (int result = 0; result < k; result++, to += v.inner) {
+        float best = 0.0f;
+        int32_t at = -1;
+        for (int32_t n = (int32_t)(e % LANES); n < v.size; n += LANES) {
+            const float value = from[n * v.inner];
+            if ((last < 0 || gckpti_precedes(limit, last, value, n)) &&
+                (at < 0 || gckpti_precedes(value, n, best, at)))
+                best = value, at = n;
+        }
+        for (int h = LANES / 2; h; h /= 2) {
+            const float other = __shfl_xor_sync(0xffffffffu, best, h);
+            const int32_t n = __shfl_xor_sync(0xffffffffu, at, h);
+            if (n >= 0 && (at < 0 || gckpti_precedes(other, n, best, at)))
+                best = other, at = n;
+        }
+        limit = best, last = at;
+        if (e % LANES == 0 && out)
+            out[to] = best;
+        if (e % LANES == 0 && index)
+            index[to] = at;
     }
-    if (e % LANES == 0 && out)
-        out[i] = best;
-    if (e % LANES == 0 && index)
-        index[i] = at;
 }
 
-void max_with_index(const gckpt_call *call, float *out, void *index)
+void max_with_index(const gckpt_call *call, float *out, void *index, int k)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     if (v.inner == 1)
-        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index);
+        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index, k);
     else
-        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index);
+        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
 }
 
-__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const float *g,
-                                const int32_t *index, int accumulate)
+/* The gradients and indices of each line's k results. */
+struct Maxima {
+    const float *g;
+    const int32_t *index;
+    int k, accumulate;
+};
+
+__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const Maxima &m)
 {
-    const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
-    if (index[to] == line % v.size)
-        gckpti_put(&d[i], g[to], accumulate);
-    else if (!accumulate)
+    const int64_t line = i / v.inner, at = line / v.size, place = i % v.inner;
+    for (int j = 0; j < m.k; j++) {
+        const int64_t from = (at * m.k + j) * v.inner + place;
+        if (m.index[from] == line % v.size) {
+            gckpti_put(&d[i], m.g[from], m.accumulate);
+            return;
+        }
+    }
+    if (!m.accumulate)
         d[i] = 0.0f;
 }
 
-void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out); }
-void max_by(const gckpt_call *call, bool backward)
+void maxima_by(const gckpt_call *call, bool backward, int k)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    const gckpt_arg *x = &call->in[0];
+    const Maxima m = { call->grad_out, (const int32_t *)call->saved, k, x->accumulate };
     if (!backward)
-        max_with_index(call, call->out, call->saved);
-    else if (call->in[0].grad)
-        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, call->in[0].grad,
-                                  call->grad_out, (const int32_t *)call->saved,
-                                  call->in[0].accumulate);
+        max_with_index(call, call->out, call->saved, k);
+    else if (x->grad)
+        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, x->grad, m);
+}
+int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
+void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }
+void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out, 1); }
+void top_k_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, number_of(call)); }
+void top_k_indices_by(const gckpt_call *call, bool)
+{
+    max_with_index(call, NULL, call->out, number_of(call));
 }
 #endif
 
@@ -2956,6 +2977,13 @@ void linear_by(const gckpt_call *call, bool backward)
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
+
+#ifndef GCKPT_NO_AXES
+void broadcast_matmul_by(const gckpt_call *call, bool backward)
+{
+    gckpti_broadcast_matmul_run(call, backward, products);
+}
+#endif
 
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
@@ -3827,11 +3855,15 @@ int64_t groupnorm_workspace(const gckpt_call *call, bool)
 /* >>exact/recurrent */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
- * of each row. A step is two kernels in either direction; captured, they need no host. ---- */
+ * of each row. A step is two kernels in either direction, four in gru_reset_before, whose steps have
+ * two parts; captured, they need no host. ---- */
+enum { WHOLE_STEP, FIRST_PART, SECOND_PART };
 struct Cells {
     gckpti_cell at; /* row 0 at step 0 */
     int64_t rows, steps, t;
+    const int32_t *lengths;      /* steps of each row, or NULL */
     const float *h0, *c0, *zero; /* zero: H zeros */
+    const float *part;           /* a part's product: chains (rows,2H) or (rows,H) */
     float *a, *out, *before;     /* chains (rows,gates); before: h of step t - 1 (rows,T,H) */
 };
 
@@ -3852,30 +3884,59 @@ template <int GATES> __device__ __forceinline__ gckpti_cell cell_of(const Cells 
     return c;
 }
 
-/* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
-template <int GATES> __device__ void cells_forward_at(int64_t i, const Cells &s)
+/* Runs a step of the forward, or a part; t < 0 sets initial states. lstm: chains a begin at p. */
+template <int GATES, int PART> __device__ void cells_forward_at(int64_t i, const Cells &s)
 {
     const int64_t n = s.at.units;
     const int64_t row = i / n, j = i - row * n;
     const gckpti_cell c = cell_of<GATES>(s, row);
     float *a = s.a + row * GATES * n + j;
+    const bool padded = s.t >= 0 && s.lengths && s.t >= s.lengths[row];
+    for (int k = 0; k < 2 && PART == FIRST_PART; k++)
+        a[k * n] = s.part[(row * 2 + k) * n + j];
+    if (PART == SECOND_PART && s.t >= 0)
+        a[2 * n] = s.part[i];
+    for (int k = 0; k < 4 && padded && c.saved; k++)
+        c.saved[k * n + j] = 0.0f;
     if (s.t < 0)
         c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
-    else
+    else if (!padded && PART == WHOLE_STEP)
         GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
+    else if (!padded)
+        PART == FIRST_PART ? gckpti_reset_gates_at(&c, j) : gckpti_new_gates_at(&c, j);
+    if (PART == FIRST_PART)
+        return;
     for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
         a[k * n] = c.p[(4 + k) * n + j];
     for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-        s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
+        s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = padded ? 0.0f : c.state[k][j];
 }
 
-template <int GATES> __device__ void cells_backward_at(int64_t i, const Cells &s)
+/* Runs a step of the backward, or a part. A row's gradients of states begin with +0 after its last
+ * step; t < 0 only sets those of rows without steps. */
+template <int GATES, int PART> __device__ void cells_backward_at(int64_t i, const Cells &s)
 {
     const int64_t n = s.at.units;
     const int64_t row = i / n, j = i - row * n;
     const gckpti_cell c = cell_of<GATES>(s, row);
-    s.before[(row * s.steps + s.t) * n + j] = c.h[j];
-    GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
+    const bool padded = s.lengths && s.t >= s.lengths[row];
+    for (int k = 0; k < 2 && PART != SECOND_PART && s.lengths && s.t + 1 >= s.lengths[row]; k++)
+        c.d[k][j] = 0.0f;
+    if (s.t < 0)
+        return;
+    for (int k = 0; k < GATES && padded; k++) {
+        c.da[k * n + j] = 0.0f;
+        if (c.dp && !c.accumulate)
+            c.dp[k * n + j] = 0.0f;
+    }
+    if (PART != SECOND_PART)
+        s.before[(row * s.steps + s.t) * n + j] = padded ? 0.0f : c.h[j];
+    if (PART == SECOND_PART && !padded)
+        c.da[j] = s.part[i];
+    if (!padded && PART == WHOLE_STEP)
+        GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
+    else if (!padded)
+        PART == FIRST_PART ? gckpti_new_gate_grads_at(&c, j) : gckpti_reset_gate_grads_at(&c, j);
 }
 
 /* Computes c (m,n) = a b, added to c (accumulate) or to `start`, in f32 in any plan. */
@@ -3890,34 +3951,78 @@ void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_
     products(&plain, &t);
 }
 
-template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
+template <int GATES, bool BEFORE>
+void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * q.units;
     float *h_now = (float *)call->workspace;
     s.at.state[0] = h_now, s.at.state[1] = h_now + n, s.at.a = s.a = h_now + 2 * n;
+    float *chains = BEFORE ? s.a + n * GATES : s.a;
+    const float *bias = GATES == 3 && q.bias ? q.bias->data : NULL;
     const gckpti_operand h = { h_now, NULL, q.units, 1, 0, NULL };
+    const gckpti_operand reset = { s.a, NULL, q.gates, 1, 0, NULL };
     const gckpti_operand wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand wh_new = { q.wh->data + q.split, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
         if (s.t >= 0)
-            cell_product(call, h, wh, { s.rows, q.gates, q.units },
-                         GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
-        for_each<cells_forward_at<GATES>, 128>(call, n, s);
+            cell_product(call, h, wh, { s.rows, q.split, q.units }, bias, chains, GATES == 4);
+        s.part = chains;
+        if (BEFORE && s.t >= 0) {
+            for_each<cells_forward_at<GATES, FIRST_PART>, 128>(call, n, s);
+            cell_product(call, reset, wh_new, { s.rows, q.units, q.units },
+                         bias ? bias + q.split : NULL, chains, 0);
+        }
+        for_each<cells_forward_at<GATES, BEFORE ? SECOND_PART : WHOLE_STEP>, 128>(call, n, s);
     }
 }
 
-template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
+/* Copies rows of n floats. */
+__device__ void cells_copy_at(int64_t i, int64_t n, const float *from, int64_t from_row, float *to,
+                              int64_t to_row)
+{
+    to[i / n * to_row + i % n] = from[i / n * from_row + i % n];
+}
+
+/* Sets, or adds to, n columns of dwh from column `first` on by the chains of h and da; products
+ * write whole matrices: `dense`. */
+void cells_weights(const gckpt_call *call, const gckpti_sequence &q, const gckpti_operand &h,
+                   const float *da, int64_t first, float *dense)
+{
+    const int64_t n = first ? q.units : q.split, all = q.units * n;
+    const gckpti_operand b = { da + first, NULL, 1, q.gates, 0, NULL };
+    float *columns = q.wh->grad + first;
+    if (q.wh->accumulate)
+        for_each<cells_copy_at>(call, all, n, columns, q.gates, dense, n);
+    cell_product(call, h, b, { q.units, n, q.rows * q.steps }, NULL, dense, q.wh->accumulate);
+    for_each<cells_copy_at>(call, all, n, dense, n, columns, q.gates);
+}
+
+template <int GATES, bool BEFORE>
+void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     const int64_t n = s.rows * q.units, terms = s.rows * s.steps;
+    enum { PART = BEFORE ? FIRST_PART : WHOLE_STEP };
     float *d = (float *)call->workspace;
     s.at.d[0] = d, s.at.d[1] = d + n, s.zero = d + 2 * n;
     s.at.da = d + 2 * n + q.units, s.before = s.at.da + terms * q.gates;
+    float *reset = s.before + terms * q.units; /* gradients of r h */
     fill(call, d, 0, 2 * n + q.units);
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
+    const gckpti_operand wh_new = { q.wh->data + q.split, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
-        for_each<cells_backward_at<GATES>, 128>(call, n, s);
-        const gckpti_operand da = { s.at.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
-        cell_product(call, da, wh, { s.rows, q.units, q.gates }, NULL, d, 1);
+        for_each<cells_backward_at<GATES, PART>, 128>(call, n, s);
+        const float *step = s.at.da + s.t * q.gates;
+        const gckpti_operand da = { step, NULL, s.steps * q.gates, 1, 0, NULL };
+        const gckpti_operand da_new = { step + q.split, NULL, s.steps * q.gates, 1, 0, NULL };
+        if (BEFORE) {
+            cell_product(call, da_new, wh_new, { s.rows, q.units, q.units }, NULL, reset, 0);
+            s.part = reset;
+            for_each<cells_backward_at<GATES, SECOND_PART>, 128>(call, n, s);
+        }
+        cell_product(call, da, wh, { s.rows, q.units, q.split }, NULL, d, 1);
     }
+    if (s.lengths)
+        for_each<cells_backward_at<GATES, PART>, 128>(call, n, s);
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
@@ -3925,30 +4030,192 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
     }
     const gckpti_operand before = { s.before, NULL, 1, q.units, 0, NULL };
     const gckpti_operand da = { s.at.da, NULL, 1, q.gates, 0, NULL };
-    if (q.wh->grad)
+    const gckpti_operand states = { s.at.saved + 3 * q.units, NULL, 1, 4 * q.units, 0, NULL };
+    if (q.wh->grad && !BEFORE)
         cell_product(call, before, da, { q.units, q.gates, terms }, NULL, q.wh->grad,
                      q.wh->accumulate);
+    if (q.wh->grad && BEFORE) {
+        cells_weights(call, q, before, s.at.da, 0, reset);
+        cells_weights(call, q, states, s.at.da, q.split, reset);
+    }
     const RowTerms<> rows = { {}, { s.at.da, NULL }, NONE, q.gates };
     if (q.bias)
         column_sums(call, rows, sum_of(*q.bias), {}, terms, q.gates);
 }
 
+int64_t cells_workspace_of(const gckpt_call *call, bool backward, bool before)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
+    const int64_t n = q.rows * q.units, forward = q.rows * q.gates * (before ? 2 : 1);
+    const int64_t reset = before ? (n > 2 * q.units * q.units ? n : 2 * q.units * q.units) : 0;
+    return 2 * n + (backward ? q.units + q.rows * q.steps * (q.gates + q.units) + reset : forward);
+}
 int64_t cells_workspace(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
-    return 2 * q.rows * q.units +
-           (backward ? q.units + q.rows * q.steps * (q.gates + q.units) : q.rows * q.gates);
+    return cells_workspace_of(call, backward, false);
+}
+int64_t reset_before_workspace(const gckpt_call *call, bool backward)
+{
+    return cells_workspace_of(call, backward, true);
 }
 
-template <int GATES> void cells_by(const gckpt_call *call, bool backward)
+template <int GATES, bool BEFORE> void cells_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
+    gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     Cells s = {};
-    s.rows = q.rows, s.steps = q.steps, s.out = call->out;
+    q.split = BEFORE ? 2 * q.units : q.gates;
+    s.rows = q.rows, s.steps = q.steps, s.out = call->out, s.lengths = q.lengths;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
     s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
     s.at.saved = (float *)call->saved, s.at.dp = q.p->grad, s.at.accumulate = q.p->accumulate;
-    backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
+    backward ? cells_backward<GATES, BEFORE>(call, q, s) : cells_forward<GATES, BEFORE>(call, q, s);
+}
+
+/* >>exact/delta */
+/* ---- delta_rule: in the forward, a thread for each column of the state of each head; in the
+ * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
+enum { DELTA_THREADS = 256 };
+
+/* Returns s of the current call, in a capture as well; steps with a query are the last ones. */
+__device__ gckpti_delta_call delta_now(gckpti_delta_call s, const StepParams *params)
+{
+    s.first = s.o.missing ? params->position : 0;
+    s.steps = s.first + s.queries;
+    return s;
+}
+
+__device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
+{
+    const gckpti_delta_call s = delta_now(run, params);
+    const int64_t item = i / s.values, j = i - item * s.values, n = s.keys * s.values;
+    float *state = s.workspace + item * n;
+    for (int64_t k = j; k < n; k += s.values)
+        state[k] = 0.0f;
+    for (int64_t t = 0; t < s.steps; t++) {
+        const gckpti_delta_step x =
+            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, state, state);
+        gckpti_delta_columns(&x, j, 1);
+    }
+}
+
+/* Computes what threads have of a step: the columns of d, and u, w = beta r, x and y. */
+__device__ void delta_thread_gradients(const gckpti_delta_step &s, int64_t j)
+{
+    const int64_t n = s.values;
+    float *u = s.scratch, *w = u + n, *sum = w + n, *y = sum + n, x = 0.0f;
+    u[j] = s.scale * s.g[j], w[j] = s.beta * s.r[j];
+    for (int64_t i = 0; i < s.keys; i++) {
+        float *d = s.d + i * n + j;
+        *d = gckpti_fma(s.q[i], u[j], *d);
+        x = gckpti_fma(s.k[i], *d, x);
+    }
+    sum[j] = x, y[j] = -s.beta * x;
+    if (s.dv)
+        gckpti_put_product(s.dv + j, x, s.beta, s.add[2]);
+}
+
+/* Computes what warps have of a step: the dots of row i, and the row of d; at the end *total is the
+ * row's part of ddecay. */
+__device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, float *total)
+{
+    const int64_t n = s.values;
+    const float *u = s.scratch, *w = u + n, *y = w + 2 * n;
+    float dq = 0.0f, first = 0.0f, second = 0.0f, part = 0.0f;
+    for (int64_t j = threadIdx.x % 32; j < n; j += 32) {
+        float *d = s.d + i * n + j;
+        const float p = gckpti_mul(s.decay, s.from[i * n + j]);
+        dq = gckpti_fma(s.to[i * n + j], u[j], dq);
+        first = gckpti_fma(*d, w[j], first);
+        second = gckpti_fma(p, y[j], second);
+        const float next = gckpti_fma(s.k[i], y[j], *d);
+        part = gckpti_fma(next, p, part);
+        *d = s.decay * next;
+    }
+    dq = warp_sum(dq), first = warp_sum(first), second = warp_sum(second), *total = warp_sum(part);
+    if (s.dq && threadIdx.x % 32 == 0)
+        gckpti_put(s.dq + i, dq, s.add[0]);
+    if (s.dk && threadIdx.x % 32 == 0)
+        gckpti_put(s.dk + i, first, s.add[1]), s.dk[i] += second;
+}
+
+__device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
+{
+    const int thread = (int)threadIdx.x;
+    for (int64_t j = thread; j < s.values; j += DELTA_THREADS)
+        delta_thread_gradients(s, j);
+    __syncthreads();
+    for (int64_t i = thread / 32; i < s.keys; i += DELTA_THREADS / 32)
+        delta_warp_gradients(s, i, totals + i);
+    if (s.dbeta && thread < 32) {
+        const float *x = s.scratch + 2 * s.values, *r = s.r;
+        const float dot = lanes_sum(
+            s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+        if (thread == 0)
+            gckpti_put(s.dbeta, dot, s.add[4]);
+    }
+    __syncthreads();
+    float total = 0.0f;
+    for (int64_t i = 0; s.ddecay && thread == 0 && i < s.keys; i++)
+        total += totals[i];
+    if (s.ddecay && thread == 0)
+        gckpti_put(s.ddecay, total, s.add[3]);
+}
+
+__global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
+{
+    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
+    const int64_t n = s.keys * s.values, row = blockIdx.x / s.o.key_heads, each = s.group;
+    const int64_t shared = blockIdx.x % s.o.key_heads;
+    float *starts = s.workspace + blockIdx.x * floats, *states = starts + s.chunks * n;
+    float *d = states + s.chunk * n, *r = d + n;
+    const auto forward = [&](const gckpti_delta_step &x) {
+        for (int64_t j = threadIdx.x; j < s.values; j += DELTA_THREADS)
+            gckpti_delta_columns(&x, j, 1);
+    };
+    for (int64_t head = shared * each; head < (shared + 1) * each; head++) {
+        for (int64_t k = threadIdx.x; k < n; k += DELTA_THREADS)
+            starts[k] = d[k] = 0.0f;
+        __syncthreads();
+        for (int64_t t = 0; t < (s.chunks - 1) * s.chunk; t++) {
+            float *to = starts + (t / s.chunk + 1) * n;
+            forward(gckpti_delta_step_of(&s, row, head, t, t % s.chunk ? to : to - n, to));
+        }
+        for (int64_t c = s.chunks; c-- > 0;) {
+            const int64_t first = c * s.chunk, count = gckpti_min(s.steps - first, s.chunk);
+            for (int64_t i = 0; i < 2 * count; i++) {
+                const int64_t k = i < count ? i : 2 * count - 1 - i;
+                float *to = states + k * n;
+                gckpti_delta_step x = gckpti_delta_step_of(&s, row, head, first + k,
+                                                           k ? to - n : starts + c * n, to);
+                x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
+                if (i < count) {
+                    forward(x);
+                    continue;
+                }
+                __syncthreads();
+                delta_gradients(x, totals);
+            }
+        }
+    }
+}
+
+int64_t delta_workspace(const gckpt_call *call, bool backward)
+{
+    const gckpti_delta_call s = gckpti_delta_of(call);
+    const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
+    return items * gckpti_delta_workspace(&s, backward);
+}
+
+void delta_rule_by(const gckpt_call *call, bool backward)
+{
+    gckpti_delta_call s = gckpti_delta_of(call);
+    const int64_t rows = call->shape.d[0];
+    s.out = backward ? NULL : s.out;
+    if (!backward)
+        for_each<delta_forward_at, 128>(call, rows * s.o.heads * s.values, s, params_of(call));
+    else
+        run<delta_backward_kernel>(call, dim3((unsigned)(rows * s.o.key_heads)), DELTA_THREADS, 0,
+                                   s, gckpti_delta_workspace(&s, 1));
 }
 #endif
 
@@ -4290,7 +4557,18 @@ struct Attention : Heads {
     int64_t c, kc; /* columns of all heads; columns of all key heads */
     int slices, window;
     float after, times, cap; /* factors after, before the cap */
+    gckpti_attn_mask mask;
+    float *dmask;
 };
+
+/* Returns the mask of query i from key j on, or NULL if there is no mask or no such query. */
+__device__ inline const float *mask_row(const Attention &a, int64_t row, int head, int i, int j)
+{
+    const int64_t *step = a.mask.step;
+    return a.mask.x && i < a.t
+               ? a.mask.x + row * step[0] + head * step[1] + i * step[2] + j * step[3]
+               : NULL;
+}
 
 /* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
 template <class A> __device__ inline A as_keys(const A &a)
@@ -4355,10 +4633,12 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
         block.start_block(s, e);
         Vec<float, 4> y[4];
         UNROLLED(c, 4)
-            y[c] = load<4>(b + 16 * c * ROW + e);
-        UNROLLED(r, R) {
+        y[c] = load<4>(b + 16 * c * ROW + e);
+        UNROLLED(r, R)
+        {
             const Vec<float, 4> x = load<4>(a + STEP * r * ROW + e);
-            UNROLLED(k, 4) {
+            UNROLLED(k, 4)
+            {
                 const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
                 block.term(s, k, r, x.v[k], z);
             }
@@ -4367,7 +4647,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
         UNROLLED(r, R)
-            block.term(s, 0, r, a[STEP * r * ROW + e], w);
+        block.term(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
 }
@@ -4403,21 +4683,24 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
         block.start_block(o, j);
         Vec<float, 4> x[R];
         UNROLLED(r, R)
-            x[r] = load<4>(p + STEP * r * SCORES + j);
-        UNROLLED(k, 4) {
+        x[r] = load<4>(p + STEP * r * SCORES + j);
+        UNROLLED(k, 4)
+        {
             load_columns(y, v + (j + k) * ROW);
             UNROLLED(r, R)
-                block.term(o, k, r, x[r].v[k], y);
+            block.term(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
     for (; j < keys; j += PAIR) {
         block.start_block(o, j);
-        UNROLLED(k, PAIR) {
+        UNROLLED(k, PAIR)
+        {
             if (j + k >= keys)
                 break;
             load_columns(y, v + (j + k) * ROW);
-            UNROLLED(r, R) {
+            UNROLLED(r, R)
+            {
                 float x = p[STEP * r * SCORES + j + k];
                 block.term(o, k, r, x, y, is_visible(row + STEP * r + visible - j - k, window));
             }
@@ -4449,7 +4732,7 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
             UNROLL for (int r = 0; r < R; r += 4) read_vec<4>(p + i * SCORES, r, 4, true, x + r);
             load_columns(y, g + i * ROW);
             UNROLLED(r, R)
-                block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
+            block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
         }
     }
     block.end(o, true);
@@ -4458,10 +4741,11 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
 /* Loads initial values of chains: this thread's rows first, first + STEP, .. of a result x of
  * `rows` rows, columns from e0 on of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
-                           int rows, int e0, int accumulate)
+__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first, int rows,
+                          int e0, int accumulate)
 {
-    UNROLLED(r, R) UNROLLED(n, N) {
+    UNROLLED(r, R) UNROLLED(n, N)
+    {
         const int e = e0 + column_of(n), row = first + STEP * r;
         o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
         o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
@@ -4484,8 +4768,7 @@ __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a,
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-    UNROLLED(r, R) UNROLLED(c, 4)
-        to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+    UNROLLED(r, R) UNROLLED(c, 4) to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Returns the maximum of x over 2 h adjacent lanes, which share a row. */
@@ -4500,21 +4783,24 @@ __device__ inline float row_max(float x, int h = 8)
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
  * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
-__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
-                                            bool first, float *max, float *sum)
+__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
+                                            int keys, int end, bool first, float *max, float *sum)
 {
     const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
-    UNROLLED(c, 4) {
+    UNROLLED(c, 4)
+    {
         const int j = (int)threadIdx.x % 16 + 16 * c;
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
+        if (mask && j < keys)
+            x[c] += mask[j * a.mask.step[3]];
         top = fmaxf(top, x[c]);
     }
     const float factor = online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLLED(c, 4)
-        x[c] = gckpti_exp(x[c] - shift);
+    x[c] = gckpti_exp(x[c] - shift);
     const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     return factor;
@@ -4531,8 +4817,7 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_softcap(*s, a.times, a.cap);
     }
-    UNROLLED(r, R) UNROLLED(c, 4)
-        x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
+    UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, a processor
@@ -4572,29 +4857,32 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         const int ahead = first + at_position(a.keys).ahead - j0;
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
-        UNROLLED(r, R) {
-            const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
-                                            &max[r], &sum[r]);
+        UNROLLED(r, R)
+        {
+            const int i = ty + STEP * r;
+            const float factor = online_row(x[r], a, mask_row(a, at.row, at.head, first + i, j0),
+                                            keys, i + 1 + ahead, j0 == begin, &max[r], &sum[r]);
             UNROLLED(n, N)
-                if (j0 > begin)
-                    o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
+            if (j0 > begin)
+                o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
         store_scores<R, MIXED>(p, x);
         __syncwarp(); /* each warp reads only rows of p that it wrote */
         if (a.out)
             sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
             a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
         UNROLLED(n, N)
-            o[r][n] /= sum[r];
+        o[r][n] /= sum[r];
     }
     if (a.out)
         store_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
-                             at.slice * WIDTH);
+                               at.slice * WIDTH);
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
@@ -4612,30 +4900,41 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
-                           int64_t of_head, int first)
+                              int64_t of_head, int first)
 {
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLLED(c, 4)
-            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
+        y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
     }
 }
 
-/* Turns scores x into probabilities from query `first` on. With a cap, converts y, too. */
+/* Turns scores x into probabilities from query `first` on, of keys from `key` on. With a cap,
+ * converts y, too. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int first, float *scratch)
+                              int64_t of_head, int first, int key, float *scratch)
 {
+    const int64_t plane = of_head / a.t;
     if (a.cap > 0.0f) {
         cap_scores<R>(x, a, scratch);
         cap_gradients<R>(y, x, a, of_head, first);
     }
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
+        const float *mask = mask_row(a, plane / a.heads, (int)(plane % a.heads), row, key);
         UNROLLED(c, 4)
-            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
+        {
+            const int j = (int)threadIdx.x % 16 + 16 * c;
+            float s = gckpti_mul(x[r][c], a.after);
+            if (mask && key + j < a.s)
+                s += mask[j * a.mask.step[3]];
+            x[r][c] = gckpti_exp(s - lse);
+        }
     }
 }
 
@@ -4644,11 +4943,12 @@ template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
 {
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
         UNROLLED(c, 4)
-            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+        y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
 
@@ -4680,7 +4980,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
     const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N];
     init_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
-                                  a.accumulate[0]);
+                                 a.accumulate[0]);
     for (int j0 = begin; j0 < key_end; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -4694,7 +4994,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
-        probabilities<R>(x, y, a, of_head, first + ty, ds);
+        probabilities<R>(x, y, a, of_head, first + ty, j0, ds);
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
@@ -4703,14 +5003,13 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         sum_over_keys<R, N, MIXED>(o, ds, k, min(key_end - j0, (int)TILE), ahead - j0, a.window);
     }
     store_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
+                           key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
-    UNROLLED(r, R) UNROLLED(n, N)
-        o[r][n] = first + r < count ? o[r][n] : 0.0f;
+    UNROLLED(r, R) UNROLLED(n, N) o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
 /* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
@@ -4751,7 +5050,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
-        probabilities<R>(x, y, a, of_head, i0 + ty, scores);
+        probabilities<R>(x, y, a, of_head, i0 + ty, first, scores);
         if (a.d > WIDTH) {
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
@@ -4775,6 +5074,47 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
     if (a.dv)
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
+}
+
+/* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0 is
+ * that of row 0. */
+__device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j, float mask,
+                          float *sum)
+{
+    const int64_t b = head / a.heads, h = head % a.heads, lse = head * a.t + i;
+    const int64_t query = (b * a.t + i) * a.c + h * a.d;
+    const int64_t key = (b * a.s + j) * a.kc + h / a.group * a.d;
+    float s = 0.0f, dp = 0.0f;
+    for (int e = 0; e < a.d; e++) {
+        s = gckpti_fma(a.q[query + e], a.k[key + e], s);
+        dp = gckpti_fma(a.g[query + e], a.v[key + e], dp);
+    }
+    s = gckpti_mul(a.cap > 0.0f ? gckpti_softcap(s, a.times, a.cap) : s, a.after) + mask;
+    *sum = gckpti_fma(gckpti_exp(s - a.saved[lse]), dp - a.delta[lse], *sum);
+}
+
+/* Computes the mask's gradient: a thread has an element, and adds the terms of the scores that it
+ * is added to, in the order of gckpti_mask_tile. n: the mask's sizes; all: those of the scores. */
+struct MaskAxes {
+    int64_t n[4], all[4];
+    int accumulate;
+};
+__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m)
+{
+    for (EACH(e, m.n[0] * m.n[1] * m.n[2] * m.n[3])) {
+        const int64_t at[4] = { e / m.n[3] / m.n[2] / m.n[1], e / m.n[3] / m.n[2] % m.n[1],
+                                e / m.n[3] % m.n[2], e % m.n[3] };
+        const int64_t end_i = m.n[2] > 1 ? at[2] + 1 : a.t, end_j = m.n[3] > 1 ? at[3] + 1 : a.s;
+        float sum = m.accumulate ? a.dmask[e] : 0.0f;
+        for (int64_t b = at[0]; b < m.all[0]; b += m.n[0])
+            for (int64_t h = at[1]; h < a.heads; h += m.n[1])
+                for (int64_t i0 = at[2]; i0 < end_i; i0 += TILE)
+                    for (int64_t j0 = at[3]; j0 < end_j; j0 += TILE)
+                        for (int64_t i = i0; i < gckpti_min(i0 + TILE, end_i); i++)
+                            for (int64_t j = j0; j < gckpti_min(j0 + TILE, end_j); j++)
+                                mask_term(a, b * a.heads + h, i, j, a.mask.x[e], &sum);
+        a.dmask[e] = sum;
+    }
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
@@ -4801,6 +5141,15 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
+void mask_gradient(const gckpt_call *call, const Attention &a)
+{
+    const gckpt_arg &mask = call->in[3];
+    MaskAxes m = { { 1, 1, 1, 1 }, { call->shape.d[0], a.heads, a.t, a.s }, mask.accumulate };
+    for (int k = 1; k <= mask.shape.n; k++)
+        m.n[4 - k] = mask.shape.d[mask.shape.n - k];
+    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m);
+}
+
 void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -4812,9 +5161,10 @@ void attention_by(const gckpt_call *call, bool)
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
+    a.mask = h.mask, a.dmask = a.g && a.mask.x ? call->in[3].grad : NULL;
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
-    if (a.dq || a.dk)
+    if (a.dq || a.dk || a.dmask)
         for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
@@ -4824,6 +5174,14 @@ void attention_by(const gckpt_call *call, bool)
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
+    if (a.dmask)
+        mask_gradient(call, a);
+}
+
+void masked_attention_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_call f32 = gckpti_masked_call(call);
+    attention_by(&f32, backward);
 }
 
 /* Backward: delta, a float for each query of each head. */
@@ -6271,6 +6629,7 @@ const OpKernels EXACT_OPS[] = {
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
     OP_WORDS(embed, embed, embed_by) OP_WORDS(gather, embed, embed_by)
     OP_WORDS(attention, attention, attention_by)
+    OP_WORDS(masked_attention, attention, masked_attention_by)
     OP_LOSS(sum_loss, SUM) OP_LOSS(huber, HUBER) OP_LOSS(binary_cross_entropy, BINARY)
     OP_LOSS(mean_squared_error, SQUARED) OP_LOSS(mean_squared_error_with, SQUARED)
     OP_WORDS(cross_entropy, cross_entropy, cross_entropy_by)
@@ -6279,7 +6638,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
     OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax)
+    OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
@@ -6288,7 +6647,9 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
+    OP_WORDS(gru, cells, cells_by<3, false>) OP_WORDS(lstm, cells, cells_by<4, false>)
+    OP_WORDS(gru_reset_before, reset_before, cells_by<3, true>)
+    OP_WORDS(delta_rule, delta, delta_rule_by)
 #endif
 };
 #undef ROW

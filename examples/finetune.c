@@ -965,7 +965,7 @@ static void note_unknown_template(const char *what)
             run.chat.source, run.chat.problem, what);
 }
 
-/* Adds the token that ends an answer to run.stops, and returns it; or returns -1 if there is none. */
+/* Adds the token that ends an answer to run.stops. Returns it, or -1 if the chat has no such token. */
 static int32_t add_chat_end(void)
 {
     const int32_t end = chat_end_token(&run.chat, &run.tokenizer);

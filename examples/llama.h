@@ -78,9 +78,9 @@ enum {
 /* Shapes of the modules' weights. The letters mean sizes: C width, Q all heads of queries together,
  * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, P columns of a
  * layer's further input, and of norms of queries and keys, q and k: a head, or Q and K. '1' in `rows`
- * means that the weight is a vector. D is Q or, with gates of attention's output, 2 Q. Of gated
- * delta nets: N queries, keys and values together, V all heads of values, v a head of them, H number
- * of these heads, and t taps of the convolution, whose weights are (N,1,t).
+ * means that the weight is a vector. D is Q or, with gates of attention's output, 2 Q. Gated delta
+ * nets have N queries, keys and values together, V all heads of values, v a head of them, H heads of
+ * values, and t taps of the convolution, whose weights are (N,1,t).
  * `bias` says which models have a bias here: q, o and m, those with qkv_bias, output_bias and
  * mlp_bias; n, those with LayerNorm; 0, none. */
 static const struct {

@@ -566,8 +566,23 @@ static inline onnx_name onnx_hide_keys(onnx_writer *w, onnx_name scores, onnx_na
     return onnx_choose(w, *seen, scores, -(double)INFINITY);
 }
 
+/* Returns scores (B,key_heads,heads / key_heads,T,S) plus the mask (input 3). */
+static inline onnx_name onnx_add_mask(onnx_writer *w, onnx_name scores, int64_t heads,
+                                      int64_t key_heads)
+{
+    const gckpt_shape mask = w->from[3].shape;
+    int64_t to[5] = { 1, 1, 1, 1, 1 };
+    for (int k = 1; k <= mask.n && k <= 2; k++)
+        to[5 - k] = mask.d[mask.n - k];
+    if (mask.n >= 3 && mask.d[mask.n - 3] > 1)
+        to[1] = key_heads, to[2] = heads / key_heads;
+    if (mask.n == 4 && mask.d[0] > 1)
+        to[0] = 0; /* the batch of the mask */
+    return onnx_add2(w, "Add", scores, onnx_reshape(w, onnx_in(w, 3), 5, to));
+}
+
 /* attention: query heads of one key head share an axis, so heads are axes 1 (key heads) and 2. */
-static inline onnx_name onnx_attention(onnx_writer *w)
+static inline onnx_name onnx_attention(onnx_writer *w, const char *op)
 {
     static const int64_t to_q[] = { 0, 2, 3, 1, 4 }, to_k[] = { 0, 2, 3, 4, 1 },
                          back[] = { 0, 3, 1, 2, 4 };
@@ -575,6 +590,7 @@ static inline onnx_name onnx_attention(onnx_writer *w)
     const int64_t T = w->node.shape.d[1], C = w->node.shape.d[2], S = w->from[1].shape.d[1];
     const int64_t D = C / heads, q_shape[] = { 0, T, key_heads, heads / key_heads, D },
                   k_shape[] = { 0, S, key_heads, 1, D };
+    const int masked = strcmp(op, "masked_attention") == 0, lengths = w->node.inputs > 3 && !masked;
     const float cap = onnx_word_real(w, 5), scale = onnx_word_real(w, 6);
     const onnx_name q = onnx_transpose(w, onnx_reshape(w, onnx_in(w, 0), 5, q_shape), 5, to_q);
     const onnx_name k = onnx_transpose(w, onnx_reshape(w, onnx_in(w, 1), 5, k_shape), 5, to_k);
@@ -591,12 +607,16 @@ static inline onnx_name onnx_attention(onnx_writer *w)
     }
     if (onnx_word(w, 1) != 0)
         s = onnx_add2(w, "Add", s, onnx_causal_mask(w, T, S));
-    if (w->node.inputs > 3)
+    if (masked)
+        s = onnx_add_mask(w, s, heads, key_heads);
+    if (lengths)
         s = onnx_hide_keys(w, s, &seen, S);
     onnx_attribute(&a, "axis", -1);
     s = onnx_add(w, "Softmax", &a, s);
-    if (w->node.inputs > 3) { /* a row without keys gives 0 */
+    if (masked || lengths) { /* a query without keys gives 0; of -infinity only, Softmax is NaN */
         const onnx_name p = s, zero = onnx_scalar(w, 0);
+        if (masked)
+            seen = onnx_add(w, "Not", NULL, onnx_add(w, "IsNaN", NULL, p));
         s = onnx_fresh(w);
         onnx_node_to(w, "Where", s.text, NULL, seen.text, p.text, zero.text);
     }
@@ -955,10 +975,10 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
                                           " conv2d ",
                                           " max_pool average_pool ",
                                           " upsample ",
-                                          " attention ",
+                                          " attention masked_attention ",
                                           " rotary ",
                                           " gru gru_reset_before lstm ",
-                                          " matmul linear ",
+                                          " matmul broadcast_matmul linear ",
                                           " slice permute pad concat sum mean max argmax ",
                                           " silu pow scale clamp from_u8 where ",
                                           " embed gather ",
@@ -987,7 +1007,7 @@ static inline onnx_name onnx_op(onnx_writer *w, const char *op)
     case 3: return onnx_conv(w);
     case 4: return onnx_pool(w, strcmp(op, "max_pool") == 0);
     case 5: return onnx_upsample(w);
-    case 6: return onnx_attention(w);
+    case 6: return onnx_attention(w, op);
     case 7: return onnx_rotary(w);
     case 8: return onnx_recurrent(w, strcmp(op, "gru_reset_before") == 0);
     case 9: return onnx_product(w);

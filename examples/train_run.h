@@ -12,7 +12,7 @@ typedef struct { /* sums over the steps of an epoch, or over the validation rows
 
 /* Plans for batches of one length, and their executors. */
 typedef struct {
-    int64_t length;                  /* width of the columns TRAIN_BY_LENGTH; 0 if there are none */
+    int64_t length;                  /* width of the columns TRAIN_BY_LENGTH; 0 without such columns */
     int64_t width;                   /* number of floats in a row of the output */
     gckpt_plan *plan, *forward_plan; /* plan: for training; forward_plan: for validation */
     gckpt_exec *exec, *forward;      /* executors of plan and forward_plan */

@@ -269,9 +269,11 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
 /* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
-/* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes are equal, or b is (K,N). */
+/* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes broadcast: they match from the
+ * last, and axes of size 1 or missing are repeated, not copied. A vector a is a row, a vector b a
+ * column, without an axis in the result. GCKPT_NO_AXES: leading axes are equal, or b is (K,N). */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
-/* Matrix product with b transposed: a (..,M,K) x b (..,N,K) -> (..,M,N). b may also be (N,K). */
+/* Matrix product with b transposed: a (..,M,K) x b (..,N,K) -> (..,M,N), like gckpt_matmul. */
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b);
 /* Matrix product x (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);

@@ -609,6 +609,14 @@ static T *attention(T *x, T *y, T *z, int heads)
         z = own || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
     }
 #endif
+    if (!cached && chance(30)) { /* a mask: one column of keys for all, or each pair of positions of one or all heads */
+        const int64_t t = s.d[1], keys = gckpt_shape_of(y).d[1], h = chance(50) ? heads : 1;
+        desc.mask = chance(30)   ? view(weight(1, keys), gckpt_shape1(keys))
+                    : chance(50) ? weight(t, keys)
+                                 : view(weight(h * t, keys), gckpt_shape4(1, h, t, keys));
+        desc.cap = chance(30) ? 1.5f : 0;
+        return note4(B(attention)(x, y, z, &desc), x, y, z, desc.mask);
+    }
     desc.causal = cached || chance(50);
     if (!cached && s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(50))
         desc.lengths = net.lengths;
@@ -755,7 +763,14 @@ static T *random_op(T *x)
         y = partner(x, 1), z = note2(B(matmul_transposed)(x, y), x, y);
         z = a ? note(B(softmax)(z), z) : note(B(scale)(z, 0.2f), z);
         return b ? z : note2(B(matmul)(z, y), z, y);
-    case 22: y = weight(c, o); return note2(B(matmul)(x, y), x, y);
+    case 22:
+        y = weight(c, o);
+        if (s.n == 3 && a && chance(50)) /* a left matrix for all rows */
+            return y = weight(o, s.d[1]), note2(B(matmul)(y, x), y, x);
+        if (s.n == 3 && b && chance(50)) /* both are broadcast */
+            y = weight(2 * c, o), y = view(y, gckpt_shape3(2, c, o)),
+            x = view(x, gckpt_shape4(s.d[0], 1, s.d[1], c));
+        return note2(B(matmul)(x, y), x, y);
     case 23: /* one operand has no batch axis */
         y = chance(30)   ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c)
             : chance(30) ? weight(1, 1)

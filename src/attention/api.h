@@ -10,16 +10,17 @@ typedef struct {
                             * sliding_window), its own position included; 0, or >= S, sees all */
     float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
     float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
-    gckpt_tensor *mask;    /* f32, added to the scores (after scale and cap), -inf to hide a key;
-                            * broadcast to (B,heads,T,S), trained or not: relative position biases,
-                            * any pattern of keys. Without causal, lengths and window */
+    gckpt_tensor *mask;    /* f32, added to the scores (after scale and cap), -inf to hide a key
+                            * (whose k and v must be finite); broadcast to (B,heads,T,S), trained or
+                            * not: relative position biases, ALiBi, padding. Without causal, lengths
+                            * and window */
     gckpt_tensor *decay;   /* f32 (B,T,heads), usually <= 0; with beta: the gated delta rule */
     gckpt_tensor *beta;    /* f32 (B,T,heads), usually 0 to 1; NULL without decay */
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
- * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), except with a
- * mask, nor repeats shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get
- * gradient 0; a query without keys gives 0. Keys before a window cost nothing.
+ * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022), nor repeats
+ * shared heads (Ainslie 2023). Keys that causal, lengths or window hide have no effect, even if
+ * NaN, and get gradient 0; a query without keys gives 0. Keys before a window cost nothing.
  * With desc.decay and desc.beta instead the gated delta rule (Yang 2024): each head has a state S
  * (K,D), at first 0, that takes the steps in order: S = exp(decay) S, S += k' beta (v - k S), and
  * the output is scale q S. Then q and k are (B,T,key_heads K), v is (B,T,heads D) -> (B,T,heads D),

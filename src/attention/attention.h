@@ -11,7 +11,8 @@ typedef struct {
     int heads;
     int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 */
     int key_heads; /* 0 means as many as heads; then the fields below are omitted */
-    int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
+    int extras;    /* 0 if fields below are omitted; else 1, 2 if a call fills a ring, or -1 if the
+                    * op is masked_attention */
     int window;    /* largest number of keys that a query sees; 0 means all */
     float cap, scale;
 } gckpti_attention;
@@ -30,6 +31,18 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
 /* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
+/* The mask of masked_attention; x is NULL for other ops. */
+typedef struct {
+    const float *x;
+    int64_t step[4]; /* from one row of the batch, head, query and key to the next; 0 to repeat */
+} gckpti_attn_mask;
+
+/* Returns whether the op is masked_attention, whose mask fast kernels find in their state. */
+static inline int gckpti_has_mask(const gckpt_call *call)
+{
+    return !GCKPTI_IS_SMALL && ((const gckpti_attention *)call->attributes)->extras < 0;
+}
+
 struct gckpti_attn;
 /* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
 typedef struct gckpti_attention_kernels {
@@ -42,6 +55,8 @@ typedef struct gckpti_attention_kernels {
 typedef struct gckpti_attention_loops {
     void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     gckpti_attention_kernels heads[2];                   /* of f32 plans; of mixed plans */
+    /* Adds the terms of up to 64 queries from i on and 64 keys from j on to the mask's gradient. */
+    void (*mask)(const struct gckpti_attn *h, int64_t head, int64_t i, int64_t j, float *scratch);
 } gckpti_attention_loops;
 
 typedef struct gckpti_attn { /* the state of an attention call */
@@ -56,6 +71,9 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t group;               /* query heads per key head */
     int64_t shared_keys;         /* S if heads share keys, else 0 */
     int64_t window;              /* largest number of keys that a query sees */
+#ifndef GCKPT_SMALL
+    gckpti_attn_mask mask;
+#endif
 } gckpti_attn;
 
 /* Return the first key of query i's window; the first key of that key's tile; how many of n keys
@@ -97,19 +115,23 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
 
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 
+/* Returns the offset of the mask's element of query i and key j; head 0 is that of row 0. */
+static inline int64_t gckpti_attn_at_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
+                                          int64_t head, int64_t i, int64_t j)
+{
+    const int64_t *step = mask->step;
+    return head / h->heads * step[0] + head % h->heads * step[1] + i * step[2] + j * step[3];
+}
+
+/* Returns score s of query i and key j of a head, plus the mask, if there is one. */
+static inline float gckpti_attn_plus_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
+                                          float s, int64_t head, int64_t i, int64_t j)
+{
+    return mask ? s + mask->x[gckpti_attn_at_mask(h, mask, head, i, j)] : s;
+}
+
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
-
-#ifndef GCKPT_NO_AXES
-/* Adds attention with a mask to the graph, as several ops (attention/masked.c). in: q, k and v. */
-GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
-                                                const gckpt_attention_desc *desc);
-#else
-#define gckpti_masked_attention(in, desc)                                                          \
-    gckpti_fail((in)[0]->graph, GCKPT_E_ARG,                                                       \
-                "attention: a mask needs permutations, which this build leaves out "               \
-                "(GCKPT_NO_AXES)")
-#endif
 
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
  * keys, rows of whole vectors. In mixed plans: packed operands, dq, and, if heads share keys (s >

@@ -1,78 +1,156 @@
 #include "attention/attention.h"
-#include "graph/graph.h"
 #include "ops/internal.h"
 
-#if !defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_AXES)
-/* ---- attention with a mask, as ops that store the scores (B,heads,T,S) ----
- * g = heads / key_heads; the heads of a key head are its g T queries: q (B,key_heads,g T,D), k and
- * v (B,key_heads,S,D), scores = cap(scale q k') + mask, out = softmax(scores) v. */
+#ifndef GCKPT_NO_ATTENTION
+/* ---- masked_attention: attention whose scores s_j get mask (f32), broadcast to (B,heads,T,S) ----
+ * After scale and cap, s_j += mask_j. A key with the mask -inf has the weight +0, and its term is
+ * added: its key and value must be finite. In mixed plans it computes in f32, as in others.
+ * The mask's gradient: each element is a chain, from +0 or its old value, of p (dp - delta) over
+ * the scores that it is added to: rows of the batch, heads, tiles of 64 queries, tiles of 64 keys,
+ * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
+ * several heads and rows may share the mask. */
 
-/* Checks shapes and options; returns 0 with an error in the graph if they do not fit. */
-static int gckpti_check_mask(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
+/* Returns the call as one of attention, in the precision in which masked attention computes. */
+static gckpt_call gckpti_masked_call(const gckpt_call *call)
 {
-    gckpt_graph *g = in[0]->graph;
-    const gckpt_shape *mask = &desc->mask->shape;
-    const int heads = desc->heads, shared = desc->key_heads == heads ? 0 : desc->key_heads;
-    const gckpti_attention o = { heads, 0, shared, 0, 0, 0.0f, 0.0f };
-    gckpt_call call = gckpti_shape_call(in, 3, &o);
-    call.graph = g;
-    if (desc->causal || desc->lengths || desc->window)
-        return !!gckpti_fail(
-            g, GCKPT_E_ARG,
-            "attention: with a mask, causal, lengths and window must be 0 or NULL: "
-            "hide keys by -inf in the mask");
-    if (!gckpti_is_valid_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
-        return !!gckpti_fail(g, GCKPT_E_ARG,
-                             "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), "
-                             "scale positive (0: 1 / sqrt(D))",
-                             (double)desc->cap, (double)desc->scale);
-    if (gckpti_op_attention.shape(&call) != GCKPT_OK)
-        return 0;
-    const gckpt_shape scores =
-        gckpt_shape4(in[0]->shape.d[0], heads, in[0]->shape.d[1], in[1]->shape.d[1]);
+    gckpt_call f32 = *call;
+    f32.precision = GCKPT_FP32, f32.inputs = 3; /* input 3 is not lengths */
+    return f32;
+}
+
+/* Shape rule: that of attention; the mask broadcasts to the scores. */
+static gckpt_result gckpti_masked_attention_shape(gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
+    gckpt_call f32 = gckpti_masked_call(call);
+    const gckpt_result result = gckpti_attention_shape(&f32);
+    if (result != GCKPT_OK)
+        return result;
+    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
     int fits = mask->n <= 4;
     for (int i = 1; fits && i <= mask->n; i++)
         fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
     if (!fits)
-        return !!gckpti_fail(g, GCKPT_E_SHAPE,
-                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
-                             "%S: each of its last axes has that size or 1",
-                             mask, &scores);
-    return 1;
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: the mask %S must broadcast to the scores (B,heads,T,S) = %S: "
+                          "each of its last axes has that size or 1",
+                          mask, &scores);
+    call->shape = f32.shape, call->saved_bytes = f32.saved_bytes;
+    call->workspace_forward = f32.workspace_forward;
+    call->workspace_backward = f32.workspace_backward;
+    return GCKPT_OK;
 }
 
-/* Returns x (B,N,heads D) as (B,heads,N,D), with `group` neighbours among the heads as one head of
- * group N rows. */
-static gckpt_tensor *gckpti_split_heads(gckpt_tensor *x, int heads, int group)
+static void gckpti_masked_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                 float *scratch)
 {
-    static const int order[5] = { 0, 2, 3, 1, 4 };
-    const int64_t rows = x->shape.d[0], n = x->shape.d[1], d = x->shape.d[2] / heads;
-    const gckpt_shape split = { 5, { rows, n, heads / group, group, d } };
-    x = gckpt_permute(gckpt_reshape(x, split), order, 5);
-    return gckpt_reshape(x, gckpt_shape4(rows, heads / group, group * n, d));
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
+    gckpti_attention_queries(h, row, head, first, scratch, &mask);
 }
 
-GCKPTI_FN gckpt_tensor *gckpti_masked_attention(gckpt_tensor *const *in,
-                                                const gckpt_attention_desc *desc)
+static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t head, float *scratch)
 {
-    static const int order[5] = { 0, 3, 1, 2, 4 };
-    if (!gckpti_check_mask(in, desc))
-        return NULL;
-    const int heads = desc->heads, shared = desc->key_heads ? desc->key_heads : heads;
-    const int64_t b = in[0]->shape.d[0], t = in[0]->shape.d[1], s = in[1]->shape.d[1];
-    const int64_t d = in[0]->shape.d[2] / heads, group = heads / shared;
-    const float scale = desc->scale > 0.0f ? desc->scale : 1.0f / gckpti_sqrt((float)d);
-    gckpt_tensor *q = gckpti_split_heads(in[0], heads, (int)group);
-    gckpt_tensor *k = gckpti_split_heads(in[1], shared, 1);
-    gckpt_tensor *v = gckpti_split_heads(in[2], shared, 1), *x = gckpt_matmul_transposed(q, k);
-    if (desc->cap > 0.0f)
-        x = gckpt_scale(gckpt_tanh(gckpt_scale(x, scale / desc->cap)), desc->cap);
-    else
-        x = gckpt_scale(x, scale);
-    x = gckpt_add(gckpt_reshape(x, gckpt_shape4(b, heads, t, s)), desc->mask);
-    x = gckpt_reshape(gckpt_softmax(x), gckpt_shape4(b, shared, group * t, s));
-    const gckpt_shape split = { 5, { b, shared, group, t, d } };
-    x = gckpt_permute(gckpt_reshape(gckpt_matmul(x, v), split), order, 5);
-    return gckpt_reshape(x, in[0]->shape);
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
+    (void)scratch;
+    gckpti_attention_add(h, row, head, &mask);
 }
+
+/* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
+ * elements ---- */
+typedef struct {
+    int64_t rows, heads, tiles[2]; /* work items along the mask's axes: 1 where it is repeated */
+} gckpti_mask_items;
+
+static gckpti_mask_items gckpti_mask_items_of(const gckpti_attn *h)
+{
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
+    const int64_t *step = mask.step, tile = GCKPTI_KEY_TILE;
+    gckpti_mask_items n = { 1, 1, { 1, 1 } };
+    n.rows = step[0] ? h->call->shape.d[0] : 1, n.heads = step[1] ? h->heads : 1;
+    n.tiles[0] = step[2] ? (h->t + tile - 1) / tile : 1;
+    n.tiles[1] = step[3] ? (h->s + tile - 1) / tile : 1;
+    return n;
+}
+
+static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int64_t j0,
+                             float *scratch)
+{
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
+    const int64_t end = gckpti_min(i + GCKPTI_KEY_TILE, h->t);
+    const int64_t n = gckpti_min(h->s - j0, GCKPTI_KEY_TILE);
+    const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
+    float score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
+    (void)scratch;
+    for (; i < end; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const float lse = ((const float *)call->saved)[head * h->t + i];
+        const float delta = gckpti_dot(call->grad_out + at, call->out + at, h->d);
+        gckpti_attention_dots(h, in[0].data + at, in[1].data + key, n, score);
+        gckpti_attention_dots(h, call->grad_out + at, in[2].data + key, n, dp);
+        for (int64_t j = 0; j < n; j++) {
+            const float s = gckpti_attn_score(h, score[j]);
+            const float p = gckpti_exp(gckpti_attn_plus_mask(h, &mask, s, head, i, j0 + j) - lse);
+            float *d = in[3].grad + gckpti_attn_at_mask(h, &mask, head, i, j0 + j);
+            *d = gckpti_fma(p, dp[j] - delta, *d);
+        }
+    }
+}
+
+static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_attn *h = (const gckpti_attn *)context;
+    const gckpti_mask_items n = gckpti_mask_items_of(h);
+    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE,
+                  at_j = item % n.tiles[1] * tile;
+    const int64_t at_i = item / n.tiles[1] % n.tiles[0] * tile,
+                  plane = item / n.tiles[1] / n.tiles[0];
+    float *scratch = (float *)h->call->workspace;
+    if (worker)
+        scratch += worker * gckpti_attention_workspace(h->call, h->t, h->shared_keys, h->d, 1);
+    for (int64_t b = plane / n.heads; b < rows; b += n.rows)
+        for (int64_t k = plane % n.heads; k < h->heads; k += n.heads)
+            for (int64_t i = at_i; i < h->t; i += n.tiles[0] * tile)
+                for (int64_t j = at_j; j < h->s; j += n.tiles[1] * tile)
+                    GCKPTI_KERNEL_OF(h->call, attention->mask, gckpti_mask_tile)
+    (h, b * h->heads + k, i, j, scratch);
+}
+
+static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
+{
+    const gckpti_attention_kernels plain = { gckpti_masked_output,
+                                             GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
+    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpti_attn h = gckpti_attn_of(&f32);
+    const gckpti_mask_items n = gckpti_mask_items_of(&h);
+    const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
+    if (backward && !call->kernels)
+        gckpti_zero_gradients(call, 0, 3);
+    if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
+        gckpti_run_heads(&f32, backward, GCKPTI_KERNEL_OF(call, attention->heads, &plain));
+    if (!backward || !call->in[3].grad)
+        return;
+    gckpti_zero_gradients(call, 3, 4);
+    gckpt_parallel(call->kernels ? call : NULL, items,
+                   2 * call->shape.d[0] * h.t * h.s * h.c / items, gckpti_mask_item, &h);
+}
+GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
+
+static uint64_t gckpti_masked_flops_backward(const gckpt_call *call)
+{
+    const uint64_t forward = gckpti_attention_flops(call);
+    gckpt_call others = *call;
+    others.inputs = 3;
+    return gckpti_gradients_flops(&others, forward) + forward / 2 +
+           (call->in[3].grad ? forward : 0);
+}
+
+GCKPTI_DESC_WITH(masked_attention, gckpti_masked_attention_shape, gckpti_attention_flops,
+                 gckpti_masked_flops_backward, NULL, 0,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(3) | GCKPT_SAVED,
+                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED);
 #endif

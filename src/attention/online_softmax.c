@@ -70,18 +70,36 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     V(store)(factor, correction);
 }
 
+/* Copies n keys of the mask of m queries, from x on, to a tile (key,query). */
+static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, const float *x, int64_t m, int64_t n,
+                                       float *to)
+{
+    const int64_t across = h->mask.step[2], along = h->mask.step[3];
+    if (across && along) {
+        V(pack)(x, along, across, m, n, to, GCKPTI_QK_TILE);
+        return;
+    }
+    for (int64_t j = 0; j < n; j++, x += along, to += GCKPTI_QK_TILE)
+        for (int64_t i = 0; i < m; i += W)
+            V(store)(to + i, across ? V(load_n)(x + i, m - i) : V(set1)(*x));
+}
+
 /* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
- * exponentials; first: it is the first tile of the queries. */
+ * exponentials; first: it is the first tile of the queries. A tile of the mask, if there is one,
+ * follows p. */
 static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
                                           int64_t diagonal, int first, float *max, float *sum,
                                           float *factor)
 {
     if (h->cap > 0.0f)
         V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+    const float scale = gckpti_attn_post_scale(h), *mask = p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
+    for (int64_t i = 0; h->mask.x && i < n * GCKPTI_QK_TILE; i += W)
+        V(store)(p + i, V(fma)(V(load)(p + i), V(set1)(scale), V(zero)()) + V(load)(mask + i));
     for (int64_t i = 0; i < m; i += W)
         V(online_columns)
-        (p + i, n, diagonal + i, h->window, gckpti_attn_post_scale(h), first, max + i, sum + i,
-         factor + i);
+    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, first, max + i, sum + i,
+     factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
@@ -136,6 +154,10 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
+        if (h->mask.x)
+            V(mask_tile)
+        (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
+         p + TILE * TILE);
         V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
         if (!out)
             continue;
@@ -154,16 +176,21 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
 }
 
 /* For one key and queries from..m-1: scores s become p = exp(s - lse), and dp become ds = p (dp -
- * delta) scale, where delta = sum(g out) of the query. (Inlined: it has one caller.) */
+ * delta) scale, where delta = sum(g out) of the query. mask: added to s, unless NULL. (Inlined:
+ * it has one caller.) */
 static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int64_t m,
-                                        const float *lse, const float *delta, float *p, float *ds)
+                                        const float *lse, const float *delta, const float *mask,
+                                        float *p, float *ds)
 {
     const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     const FLOATS times = V(set1)(gckpti_attn_post_scale(h));
     const FLOATS inverse = V(set1)(h->cap > 0.0f ? 1.0f / h->cap : 0.0f);
     for (int64_t i = from; i < m; i += W) {
         const FLOATS s = V(fma)(V(load)(p + i), times, zero);
-        FLOATS x = V(exp_below)(s - V(load)(lse + i)), y;
+        FLOATS x = s, y;
+        if (mask)
+            x = s + V(load)(mask + i);
+        x = V(exp_below)(x - V(load)(lse + i));
         V(store)(p + i, x);
         if (!ds)
             continue;
@@ -188,7 +215,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
     int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
-    float *p = k + rows, *ds = p + TILE * TILE;
+    float *p = k + rows, *ds = p + TILE * TILE, *mask = h->mask.x ? ds + TILE * TILE : NULL;
     float lse[TILE] = { 0.0f }, delta[TILE] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += TILE) {
@@ -217,10 +244,15 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
                 V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
+            if (mask)
+                V(mask_tile)
+            (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
+             mask);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
-                V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
+                V(head_grads)
+                (h, from - from % W, m, lse, delta, mask ? mask + r * TILE : NULL, pr, dr);
             }
             /* dq starts at +0 in its first tile of keys; dk and dv in the first tile of queries
              * that sees the key (a key that no query sees yet gets +0) */
@@ -239,6 +271,44 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }
+    }
+}
+
+/* Adds terms to the mask's gradient: see gckpti_mask_tile. Scores and dp are (query,key). */
+static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, int64_t i0,
+                                           int64_t j0, float *scratch)
+{
+    enum { TILE = GCKPTI_QK_TILE };
+    const gckpt_call *call = h->call;
+    const gckpti_attn_gemm rows = { h->c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, TILE, h, NULL };
+    const int64_t m = gckpti_min(h->t - i0, TILE), n = gckpti_min(h->s - j0, TILE), d = h->d;
+    const int64_t at = gckpti_attn_at_q(h, head) + i0 * h->c, along = h->mask.step[3];
+    const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
+    const float *g = call->grad_out + at, scale = gckpti_attn_post_scale(h);
+    float *k = scratch, *v = k + TILE * (d + W), *p = v + TILE * (d + W), *dp = p + TILE * TILE;
+    V(pack)(call->in[1].data + key, 1, h->kv_c, n, d, k, TILE);
+    V(pack)(call->in[2].data + key, 1, h->kv_c, n, d, v, TILE);
+    V(attn_gemm)(&rows, m, n, d, call->in[0].data + at, k, p);
+    V(attn_gemm)(&rows, m, n, d, g, v, dp);
+    if (h->cap > 0.0f)
+        V(softcaps)(p, m * TILE, h->dot_scale, h->cap);
+    for (int64_t i = 0; i < m; i++, p += TILE, dp += TILE) {
+        const int64_t first = gckpti_attn_at_mask(h, &h->mask, head, i0 + i, j0);
+        const float *mask = h->mask.x + first;
+        float *to = call->in[3].grad + first;
+        const FLOATS lse = V(set1)(((const float *)call->saved)[head * h->t + i0 + i]);
+        const FLOATS delta = V(set1)(V(dot)(g + i * h->c, call->out + at + i * h->c, d));
+        for (int64_t j = 0; j < n; j += W) {
+            const FLOATS s = V(fma)(V(load)(p + j), V(set1)(scale), V(zero)());
+            const FLOATS a = along ? V(load_n)(mask + j, n - j) : V(set1)(*mask);
+            const FLOATS x = V(exp_below)(s + a - lse), y = V(load)(dp + j) - delta;
+            if (along)
+                V(store_n)(to + j, V(fma)(x, y, V(load_n)(to + j, n - j)), n - j);
+            V(store)(p + j, x);
+            V(store)(dp + j, y);
+        }
+        for (int64_t j = 0; !along && j < n; j++)
+            *to = gckpti_fma(p[j], dp[j], *to);
     }
 }
 #endif

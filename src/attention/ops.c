@@ -35,12 +35,13 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
 {
     const int64_t tile = GCKPTI_KEY_TILE, along = tile * gckpti_ceil_to(d, 32);
     const int64_t across = tile * (d + 16), scores = tile * tile;
+    const int64_t mask = gckpti_has_mask(call) ? tile * (tile + 16) : 0;
     if (gckpti_is_mixed(call))
         return gckpti_mixed_attention_workspace(call, t, s, d, backward);
     (void)t, (void)s;
     if (gckpti_is_plain(call))
         return 0;
-    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+    return mask + (backward ? 2 * across + 3 * along + 2 * scores : across + along + scores);
 }
 
 /* Sets the workspace of a call. */
@@ -91,6 +92,15 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
+{
+    const gckpt_shape *shape = &call->in[3].shape;
+    gckpti_attn_mask mask = { call->in[3].data, { 0, 0, 0, 0 } };
+    for (int64_t k = 1, stride = 1; k <= shape->n; stride *= shape->d[shape->n - k++])
+        mask.step[4 - k] = shape->d[shape->n - k] > 1 ? stride : 0;
+    return mask;
+}
+
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -106,6 +116,11 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
+#ifndef GCKPT_SMALL
+    memset(&h.mask, 0, sizeof h.mask);
+    if (gckpti_has_mask(call))
+        h.mask = gckpti_attn_mask_of(call);
+#endif
     return h;
 }
 
@@ -220,8 +235,9 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                                    float *scratch)
+GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, int64_t head,
+                                             int64_t first, float *scratch,
+                                             const gckpti_attn_mask *mask)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
@@ -241,7 +257,9 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
             gckpti_attention_scores(h, at, tile, from, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
+                p[j] = j < from ? -GCKPTI_INFINITY
+                                : gckpti_attn_plus_mask(h, mask, gckpti_attn_score(h, p[j]), head,
+                                                        i, j0 + j);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
@@ -259,15 +277,20 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
     }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
+{
+    gckpti_attention_queries(h, row, head, first, scratch, NULL);
+}
+
+GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int64_t head,
+                                         const gckpti_attn_mask *mask)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    (void)scratch;
     head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
@@ -288,7 +311,7 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
             key += from * h->kv_c;
             for (int64_t j = from; j < n; j++, key += h->kv_c) {
                 const float s = gckpti_attn_score(h, score[j]);
-                float p = gckpti_exp(s - lse);
+                float p = gckpti_exp(gckpti_attn_plus_mask(h, mask, s, head, i, j0 + j) - lse);
                 if (in[2].grad)
                     gckpti_axpy(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
@@ -300,6 +323,13 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
                     gckpti_axpy(ds, q, d, in[1].grad + key);
             }
         }
+}
+
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
+{
+    (void)scratch;
+    gckpti_attention_add(h, row, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)

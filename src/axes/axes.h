@@ -28,4 +28,12 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
     const int64_t i = place - p->before, reflects = p->mode == GCKPT_PAD_REFLECT;
     return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
 }
+
+/* ---- axes/matmul.c ---- */
+/* Adds a product of a and b, which may be vectors and whose leading axes are broadcast, to the
+ * graph. */
+GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int transposed);
+#else
+#define gckpti_matmul_of(a, b, transposed)                                                         \
+    gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, transposed)
 #endif

@@ -218,8 +218,10 @@ extern "C" {
 enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
+#define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
 #else
 #define GCKPTI_OWN_FRAME
+#define GCKPTI_IN_EACH static inline
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
  * Tests set it to 1 and use their own threads. */

@@ -34,13 +34,14 @@ GCKPTI_COLD_END
     X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
     X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
     X(top_k, AXES) X(top_k_indices, AXES) X(gru_reset_before, RECURRENT)                           \
-    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
-    X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
-    X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
-    X(mean_squared_error_with, LOSSES) X(huber, LOSSES) X(binary_cross_entropy, LOSSES)            \
-    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT)                         \
-    X(delta_rule, RECURRENT) X(max_pool, IMAGES) X(average_pool, IMAGES) X(upsample, IMAGES)       \
-    X(groupnorm, IMAGES) X(batchnorm, IMAGES) X(conv2d, IMAGES)
+    X(broadcast_matmul, AXES) X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE)                  \
+    X(attention, ATTENTION) X(masked_attention, ATTENTION) X(rotary, ATTENTION)                    \
+    X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)      \
+    X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
+    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
+    X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
+    X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
+    X(conv2d, IMAGES)
 /* clang-format on */
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)

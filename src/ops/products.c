@@ -199,16 +199,6 @@ static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckp
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
-}
-
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
  * chains of out start at the bias; dbias sums g, row by row, compensated. */
 static gckpt_result gckpti_linear_shape(gckpt_call *call)

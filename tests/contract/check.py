@@ -162,6 +162,10 @@ class Draw:
                 return self.made(self.op("matmul_transposed", [x, i]), (s[0], p[0]))
             if p[0] == s[1] and self.chance(50):
                 return self.made(self.op("matmul", [x, i]), (s[0], p[1]))
+        if len(s) >= 3 and self.chance(30):  # broadcasts
+            if self.chance(50):
+                return self.made(self.op("matmul", [self.weight(3, s[-2]), x]), s[:-2] + (3, s[-1]))
+            return self.made(self.op("matmul_transposed", [x, self.weight(1, 3, s[-1])]), s[:-1] + (3,))
         if len(s) >= 2:
             self.made(self.op("matmul", [x, self.weight(s[-1], 3)]), s[:-1] + (3,))
 
@@ -206,6 +210,10 @@ class Draw:
         shared = int(self.chance(40))
         wide = c // 2 if shared else c
         k, v = (self.op("linear", [x, self.weight(c, wide), -1]) for _ in range(2))
+        if self.chance(30):
+            mask = self.weight(*[(t, t), (t,), (2, t, t), (1, 2, 1, t)][self.r.integers(0, 4)])
+            cap, scale = F(1.5 if self.chance(30) else 0), F(0.4 if self.chance(30) else 0)
+            return self.made(self.op("masked_attention", [x, k, v, mask], heads, shared, cap, scale), s)
         causal = int(self.chance(50))
         lengths = self.lengths if t >= self.t and self.chance(40) else -1
         window = 2 if causal and self.chance(40) else 0

@@ -243,6 +243,11 @@ static T build(const char *name, const T *x, int n)
         d.heads = whole(), d.key_heads = whole(), d.scale = real();
         return gckpt_attention(x[0], x[1], x[2], &d);
     }
+    if (!strcmp(name, "masked_attention")) {
+        gckpt_attention_desc d = { 0 };
+        d.heads = whole(), d.key_heads = whole(), d.cap = real(), d.scale = real(), d.mask = x[3];
+        return gckpt_attention(x[0], x[1], x[2], &d);
+    }
     if (!strcmp(name, "rotary")) {
         gckpt_rotary_desc d = { 0 };
         float frequencies[512];

@@ -64,6 +64,9 @@ OTHER = {
     "cross_entropy_with": ("cross_entropy_with", (F(0.25),), None), "huber": ("huber", (F(0.5),), (0, 1, -1)),
     "huber_weights": ("huber", (F(0.5),), None), "layernorm_eps": ("layernorm", (F(2.0 ** -6),), None),
     "rmsnorm_eps": ("rmsnorm", (F(2.0 ** -6),), None),
+    "matmul_left": ("matmul", (), None), "matmul_broadcast": ("matmul", (), None),
+    "matmul_transposed_broadcast": ("matmul_transposed", (), None), "matmul_row": ("matmul", (), None),
+    "matmul_column": ("matmul", (), None),
     "rotary_with": ("rotary", (2, F(0), 0, 4, F(1.25), 2, F(0.5), F(0.0625)), None),
 }
 
@@ -314,6 +317,13 @@ def attention():
             inputs = [(of(1, b, t, heads * 3), "x"), (of(2, b, s, shared * 3), "x"), (of(3, b, s, shared * 3), "x")]
             yield against(want, "attention " + name, "attention", inputs + [given],
                           (heads, shared, causal, window_, F(cap), F(scale)), lambda k: of(4, *k), (b, t, heads * 3))
+        for name, heads, shared, masks in ("biased", 4, 2, 4), ("biased_once", 2, 2, 1):
+            want = np.concatenate([data["golden_attention_%s_%s" % (name, k)] for k in ("out", "dq", "dk", "dv", "dmask")])
+            mask = of(5, masks, 3, 5)
+            mask[-1, 0, 2] = -np.inf
+            inputs = [(of(1, 2, 3, heads * 3), "x"), (of(2, 2, 5, shared * 3), "x"), (of(3, 2, 5, shared * 3), "x")]
+            yield against(want, "attention " + name, "masked_attention", inputs + [(mask, "p")],
+                          (heads, shared, F(0), F(0)), lambda k: of(4, *k), (2, 3, heads * 3))
     return counted(cases())
 
 

@@ -147,7 +147,7 @@ class Again:
         if i not in self.by_id:
             return self.inner(i, batch)
         made = self.net.made[self.by_id[i]]
-        if made["builder"] in INNER:
+        if made["builder"] in INNER or (made["builder"] == "matmul" and node["op"] == "reshape"):
             return self.inner(i, batch)
         x = [None if r < 0 else self.values[self.dump.ids[r]] for r in made["inputs"]]
         c = Call(x, made["attributes"], self.rows_of(node["shape"], node["batch_invariant"], batch), self.half(i))

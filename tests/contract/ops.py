@@ -387,15 +387,17 @@ class MatmulBase:
 
     @classmethod
     def forward(k, c):
-        a, b = c.x
+        a, b = c.x[:2]
         b = np.swapaxes(b, -1, -2) if k.transposed else b
         start = np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), F)
         return product(a, b, start, c.half)
 
     @classmethod
     def backward(k, c, g):
-        a, b = c.x
+        a, b = c.x[:2]
         bt = b if k.transposed else np.swapaxes(b, -1, -2)
+        if b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
+            return k.broadcast_backward(a, b, bt, c.half, g)
         shared = b.ndim == 2 and a.ndim > 2
         l, r = (flat(a), flat(g)) if shared else (a, g)
         l, r = (r, l) if k.transposed else (l, r)
@@ -404,6 +406,25 @@ class MatmulBase:
                 Chain(lambda s: product(np.swapaxes(l, -1, -2), r, s, c.half, links), b.shape)]
 
 
+    @classmethod
+    def broadcast_backward(k, a, b, bt, half, g):
+        """Continues the chains of a matrix that serves several results through these, in row-major order."""
+        lead = g.shape[:-2]
+        whole = [np.broadcast_to(x, lead + x.shape[-2:]) for x in (a, bt)]
+        l, r = (g, whole[0]) if k.transposed else (whole[0], g)
+
+        def go(s, left, right, links):
+            s = s.copy()
+            for at in np.ndindex(lead):
+                own = at[len(at) - s.ndim + 2:]
+                own = tuple(0 if s.shape[i] == 1 else j for i, j in enumerate(own))
+                s[own] = product(left[at], right[at], s[own], half, *links)
+            return s
+        return [Chain(lambda s: go(s, g, whole[1], ()), a.shape),
+                Chain(lambda s: go(s, np.swapaxes(l, -1, -2), r, (a.shape[-2],)), b.shape)]
+
+
+@op("broadcast_matmul")  # a node of a product of vectors
 @op("matmul")
 class Matmul(MatmulBase):
     pass
@@ -605,6 +626,72 @@ class Attention:
             return go
         return [out(query, c.x[0], heads), out(key(ds, q), c.x[1], k.shape[1]), out(key(p, g), c.x[2], k.shape[1]),
                 None]
+
+
+@op("masked_attention")
+class MaskedAttention:
+    """Attention with a mask that is added to the scores; in f32 in every plan."""
+
+    def parts(c):
+        heads, shared, cap, scale = c.a
+        whole = Call(c.x[:3], (heads, shared, 0, 0, cap, scale), c.shape)
+        q, k, v, share = Attention.heads(whole)
+        k, v = np.repeat(k, share, 1), np.repeat(v, share, 1)
+        factor, cap = Attention.factors(whole, q.shape[-1])
+        s = rounded(chain(q, np.swapaxes(k, -1, -2), np.zeros(q.shape[:3] + (k.shape[2],), F)), factor)
+        s = cap * tanh(s) if cap != 0 else s
+        return whole, q, k, v, share, s, s + np.broadcast_to(c.x[3], s.shape)
+
+    def forward(c):
+        whole, q, k, v, share, s, masked = MaskedAttention.parts(c)
+        m, l = np.full(s.shape[:3], -np.inf, F), np.zeros(s.shape[:3], F)
+        o = np.zeros(q.shape, F)
+        for i in range(0, s.shape[3], 64):
+            tile = masked[..., i:i + 64]
+            new = np.maximum(m, tile.max(-1))
+            zero = np.where(np.isinf(new), F(0), new)
+            e = exp(tile - zero[..., None])
+            f = np.where(np.isinf(m), F(1), exp(m - zero))
+            l, o = fma(l, f, row_sum(e)), o * f[..., None]
+            o = chain(e, v[:, :, i:i + 64], o)
+            m = new
+        top, total = np.where(np.isinf(m), F(0), m), np.where(l == 0, F(1), l)
+        c.saved = {"l": top + log(total)}
+        return (o / total[..., None]).transpose(0, 2, 1, 3).reshape(c.shape)
+
+    def backward(c, g):
+        whole, q, k, v, share, s, masked = MaskedAttention.parts(c)
+        b, heads, t, d = q.shape
+        g = g.reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        y = c.y.reshape(b, t, heads, d).transpose(0, 2, 1, 3)
+        p = exp(masked - c.saved["l"][..., None])
+        u = chain(g, np.swapaxes(v, -1, -2), np.zeros(s.shape, F)) - row_dot(g, y)[..., None]
+        cap, scale = c.a[2], c.a[3] if c.a[3] != 0 else F(1) / np.sqrt(F(d))
+        z = s * (F(1) / cap) if cap != 0 else None
+        ds = rounded(p * (u if cap == 0 else u * fma(-z, z, F(1))), scale)
+
+        def out(go, x, n):
+            return Chain(lambda s: go(s.reshape(x.shape[0], x.shape[1], n, d).transpose(0, 2, 1, 3))
+                         .transpose(0, 2, 1, 3).reshape(s.shape), x.shape)
+
+        def key(of, x):
+            def go(s):
+                for h in range(share):
+                    s = chain(np.swapaxes(of[:, h::share], -1, -2), x[:, h::share], s)
+                return s
+            return go
+
+        def mask(start):
+            sums = start.copy().reshape((1,) * (4 - start.ndim) + start.shape)
+            for i, j in np.ndindex(b, heads):
+                for t0, s0 in np.ndindex((t + 63) // 64, (s.shape[3] + 63) // 64):
+                    for a in range(t0 * 64, min(t, t0 * 64 + 64)):
+                        for e in range(s0 * 64, min(s.shape[3], s0 * 64 + 64)):
+                            at = tuple(0 if n == 1 else w for n, w in zip(sums.shape, (i, j, a, e)))
+                            sums[at] = fma(p[i, j, a, e], u[i, j, a, e], sums[at])
+            return sums.reshape(start.shape)
+        return [out(lambda s: chain(ds, k, s), c.x[0], heads), out(key(ds, q), c.x[1], heads // share),
+                out(key(p, g), c.x[2], heads // share), Chain(mask, c.x[3].shape)]
 
 
 # ---- further losses ----

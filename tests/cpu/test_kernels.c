@@ -519,6 +519,18 @@ static void product(int64_t m, int64_t n, int64_t k, int style)
         if (random_in(0, 2))
             p.shape[1] = gckpt_shape4(first, second, p.shape[1].d[0], p.shape[1].d[1]);
     }
+    else if (kind < 2 && p.cost < 2e5) { /* broadcasts */
+        static const int8_t leads[][2][3] = { /* of both operands */
+            { { 1, 1, 1 }, { 1, 1, 3 } }, { { 1, 1, 3 }, { 1, 2, 1 } }, { { 1, 2, 1 }, { 3, 1, 2 } },
+            { { 3, 1, 2 }, { 1, 2, 2 } }, { { 2, 2, 3 }, { 1, 2, 1 } }, { { 1, 3, 1 }, { 2, 3, 2 } }
+        };
+        const int8_t(*lead)[3] = leads[random_in(0, 5)];
+        p.op = &gckpti_op_broadcast_matmul, p.inputs = 2, p.cost *= 12;
+        for (int i = 0; i < 2; i++) {
+            gckpt_shape s = { 5, { lead[i][0], lead[i][1], lead[i][2], p.shape[i].d[0], p.shape[i].d[1] } };
+            p.shape[i] = s;
+        }
+    }
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "%s%s %ld x %ld x %ld%s%s, style %d", p.op->name,
@@ -594,6 +606,33 @@ static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int head
     try_problem(&p);
 }
 
+/* Tests attention with a mask, each of whose axes may be repeated; it is drawn by `style` like the other inputs, so it
+ * may have infinities, which hide keys. */
+static void masked_attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int style, int group)
+{
+    gckpti_attention o = { .heads = heads * group, .key_heads = group > 1 ? heads : 0, .extras = -1 };
+    problem p = { .op = &gckpti_op_masked_attention,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = 2 * (double)(rows * t * o.heads) * (double)(s * d),
+                  .inputs = 4,
+                  .shape[0] = gckpt_shape3(rows, t, o.heads * d),
+                  .shape[3] = gckpt_shape4(rows, o.heads, t, s) };
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, s, heads * d);
+    gckpt_shape *mask = &p.shape[3];
+    o.cap = random_in(0, 2) ? 0.0f : 0.5f, o.scale = random_in(0, 1) ? 0.0f : 0.3f;
+    for (int i = 0; i < 4; i++)
+        mask->d[i] = random_in(0, 2) ? mask->d[i] : 1;
+    for (; mask->n > 1 && mask->d[0] == 1 && random_in(0, 1); mask->n--)
+        memmove(mask->d, mask->d + 1, 3 * sizeof *mask->d);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "masked_attention %ld x %ld over %ld, %d heads of %ld, %d of keys, mask %ld %ld %ld %ld, style %d",
+            (long)rows, (long)t, (long)s, o.heads, (long)d, heads, (long)mask->d[0], (long)mask->d[1],
+            (long)mask->d[2], (long)mask->d[3], style);
+    try_problem(&p);
+}
+
 static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                       int style)
 {
@@ -630,6 +669,11 @@ static void test_attention(void)
         int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 220), s = i % 5 ? random_in(1, 70) : random_in(1, 300);
         attention_of(random_in(1, 2), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70), (int)random_in(1, 2),
                      i % 8 != 0, (int)(i % STYLES), i % 4 ? 1 : (int)random_in(2, 3), i % 3 == 0, 1);
+    }
+    for (int64_t i = 0, end = sampled(120); i < end; i++) {
+        int64_t t = i % 4 ? random_in(1, 70) : random_in(1, 140), s = i % 5 ? random_in(1, 70) : random_in(1, 200);
+        masked_attention(random_in(1, 3), t, s, i % 3 ? random_in(1, 20) : random_in(1, 70), (int)random_in(1, 2),
+                         (int)(i % STYLES), (int)random_in(1, 2));
     }
 }
 
@@ -1599,7 +1643,8 @@ static void test_complete(void)
 #undef OP
     for (int i = 0; i < OPS; i++) {
         const char *name = ops[i][0], *part = ops[i][1];
-        const int plain = !strcmp(part, "AXES") || !strcmp(part, "CACHES") || !strcmp(name, "detach") ||
+        const int products = !strcmp(name, "broadcast_matmul");
+        const int plain = (!strcmp(part, "AXES") && !products) || !strcmp(part, "CACHES") || !strcmp(name, "detach") ||
                           !strcmp(name, "from_u8") || !strcmp(name, "slice");
         CHECK_MSG(plain == !tried[i], "%ld problems of %s", tried[i], name);
     }

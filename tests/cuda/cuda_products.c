@@ -81,8 +81,9 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     start();
     CHECK_MSG(op->shape(&c) == GCKPT_OK, "%s: no shape", op->name);
     int64_t n = count_of(&c.shape);
+    const int takes = (op->flags & GCKPT_TAKES_BF16) != 0;
     for (int i = 0; i < values; i++) /* a bias or a table is never stored as bf16 */
-        give(&c, count_of(&c.in[i].shape), values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
+        give(&c, count_of(&c.in[i].shape), takes && values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
     if (values < c.inputs) { /* the index of embed: half of the tokens use rows 0 to 2 */
         int32_t *index = (int32_t *)(void *)operand(count_of(&c.in[1].shape));
         int64_t rows = c.in[0].shape.d[0];
@@ -91,16 +92,16 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
         c.in[1].index = index;
     }
     gckpt_call back = c;
-    give(&c, n, chance(50), (const float **)&c.out, (const uint16_t **)&c.out_bf16);
+    give(&c, n, takes && chance(50), (const float **)&c.out, (const uint16_t **)&c.out_bf16);
     both(op, GCKPT_FORWARD, &c);
-    give(&back, n, chance(50), &back.grad_out, &back.grad_out_bf16);
+    give(&back, n, takes && chance(50), &back.grad_out, &back.grad_out_bf16);
     for (int i = 0; i < values; i++) {
         gckpt_arg *in = &back.in[i];
         int64_t size = count_of(&in->shape);
         in->accumulate = chance(50);
         if (chance(10))
             continue;
-        give(&back, size, values == c.inputs && i < 2 && chance(40), (const float **)&in->grad,
+        give(&back, size, takes && values == c.inputs && i < 2 && chance(40), (const float **)&in->grad,
              (const uint16_t **)&in->grad_bf16);
         if (i == 2 && chance(80)) {
             in->compensation = operand(size);
@@ -143,6 +144,24 @@ static void matmul_of(int64_t batch, int64_t m, int64_t k, int64_t n, int transp
     int64_t high = transposed ? n : k, wide = transposed ? k : n;
     c.in[1].shape = one ? gckpt_shape2(high, wide) : gckpt_shape3(batch, high, wide);
     run(&gckpti_op_matmul, c, 2);
+}
+
+/* Runs a product of broadcast operands: some of up to three leading axes are 1 or, the first ones, missing. */
+static void broadcast_of(int64_t m, int64_t k, int64_t n, int transposed, gckpt_precision precision)
+{
+    gckpt_call c = new_call(precision, &transposed);
+    c.inputs = 2;
+    gckpt_shape *a = &c.in[0].shape, *b = &c.in[1].shape;
+    a->n = b->n = 5;
+    for (int i = 0; i < 3; i++) {
+        a->d[i] = b->d[i] = 1 + (int64_t)below(3);
+        if (chance(60))
+            *(chance(50) ? &a->d[i] : &b->d[i]) = 1;
+    }
+    a->d[3] = m, a->d[4] = k, b->d[3] = transposed ? n : k, b->d[4] = transposed ? k : n;
+    for (gckpt_shape *x = chance(50) ? a : b; x->n > 2 && chance(40); x->n--)
+        memmove(x->d, x->d + 1, 4 * sizeof *x->d);
+    run(&gckpti_op_broadcast_matmul, c, 2);
 }
 
 static void embed_of(int64_t table, int64_t rows, int64_t n, gckpt_precision precision)
@@ -203,6 +222,7 @@ static void test_random(int rounds)
         linear_of(m, k, n, chance(50), chance(60), precision);
         m = odd_size(40), k = odd_size(40), n = odd_size(40);
         matmul_of(1 + (int64_t)below(3), m, k, n, chance(50), chance(30), precision);
+        broadcast_of(odd_size(40), odd_size(most), odd_size(40), chance(50), precision);
         embed_of(1 + (int64_t)below(300), 1 + (int64_t)below(200), chance(90) ? odd_size(132) : 300, precision);
     }
 }

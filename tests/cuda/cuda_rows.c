@@ -242,6 +242,41 @@ static void linear_cross_entropy(int cut)
 }
 
 /* ---- attention ---- */
+/* Attention with a mask, each axis of which may be repeated and which hides some keys, and its gradient. */
+static void masked_attention(void)
+{
+    static const int sizes[] = { 1, 3, 4, 7, 16, 33, 64, 68, 132 };
+    const gckpt_op *op = &gckpti_op_masked_attention;
+    gckpti_attention o = { 1 + (int)below(3), 0, 0, -1, 0, 0, 0 };
+    const int group = chance(40) ? 2 : 1;
+    gckpt_call c = new_call(&o, 4);
+    const int64_t d = sizes[below(sizeof sizes / sizeof *sizes)], rows = 1 + below(3);
+    const int64_t t = size(d > 64 ? 20 : 70), s = size(d > 64 ? 70 : 129), key_columns = o.heads * d;
+    o.cap = chance(30) ? 0.75f : 0, o.scale = chance(40) ? 0.4f : 0;
+    o.key_heads = group > 1 ? o.heads : 0, o.heads *= group;
+    c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+    for (int i = 0; i < 3; i++)
+        input(&c, i, gckpt_shape3(rows, i ? s : t, i ? key_columns : o.heads * d));
+    gckpt_shape mask = gckpt_shape4(rows, o.heads, t, s);
+    for (int i = 0; i < 4; i++)
+        mask.d[i] = chance(40) ? 1 : mask.d[i];
+    for (; mask.n > 1 && mask.d[0] == 1 && chance(50); mask.n--)
+        memmove(mask.d, mask.d + 1, 3 * sizeof *mask.d);
+    input(&c, 3, mask);
+    for (int64_t i = 0, n = count_of(&mask), hides = chance(60); i < n; i++)
+        if (hides && chance(30))
+            ((float *)(uintptr_t)c.in[3].data)[i] = float_of(0xff800000u);
+    CHECK(op->shape(&c) == GCKPT_OK);
+    float *out = operand(count_of(&c.shape), 1), *saved = operand((int64_t)c.saved_bytes / 4, 1);
+    c.out = out, c.saved = saved;
+    both(op, GCKPT_FORWARD, &c);
+    op->forward(&c);
+    c.grad_out = operand(count_of(&c.shape), 1);
+    for (int i = 0; i < 4; i++)
+        gradient(op, &c, i, 0);
+    both(op, GCKPT_BACKWARD, &c);
+}
+
 static void scale_by(gckpt_arg *x, float factor)
 {
     for (int64_t i = 0; i < count_of(&x->shape); i++)
@@ -407,6 +442,7 @@ int main(int argc, char **argv)
         cross_entropy();
         linear_cross_entropy(i < 3);
         attention();
+        masked_attention();
     }
     trainings();
     block_close();

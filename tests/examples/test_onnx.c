@@ -99,6 +99,10 @@ static void build_axes(net *n)
     output(n, "products",
            gckpt_matmul(gckpt_matmul_transposed(a, a),
                         gckpt_reshape(gckpt_slice(x, 1, 0, 6), gckpt_shape4(B, 2, 3, C))));
+    output(n, "broadcast products", /* (B,2,3,C) x (C,2), then a vector; one matrix for all rows */
+           gckpt_matmul(gckpt_matmul_transposed(a, gckpt_reshape(table, gckpt_shape3(1, 7, C))),
+                        param(n, "column", gckpt_shape1(7))));
+    output(n, "left product", gckpt_matmul(param(n, "left", gckpt_shape2(2, 6)), gckpt_slice(x, 1, 0, 6)));
     output(n, "linear", gckpt_linear_transposed(x, table, param(n, "b", gckpt_shape1(7))));
 }
 
@@ -171,6 +175,17 @@ static void build_attention(net *n)
     output(n, "shorter",
            gckpt_attention(q, q, x = gckpt_scale(q, -1),
                            &(gckpt_attention_desc){ .heads = 2, .lengths = lengths }));
+    static const float hidden[T * T] = { [1] = -INFINITY, [T + 2] = -INFINITY };
+    gckpt_tensor *biases = param(n, "biases", gckpt_shape4(1, 4, T, T));
+    gckpt_tensor *seen = gckpt_constant(n->g, "seen", GCKPT_F32, gckpt_shape2(T, T), hidden);
+    output(n, "biased",
+           gckpt_attention(q, k, k, &(gckpt_attention_desc){ .heads = 4, .key_heads = 2, .cap = 2,
+                                                             .mask = gckpt_add(biases, seen) }));
+    output(n, "masked rows", /* the mask (B,1,1,T) is a column of each row of the batch */
+           gckpt_attention(q, k, k, &(gckpt_attention_desc){
+                                        .heads = 4,
+                                        .key_heads = 2,
+                                        .mask = gckpt_reshape(gckpt_slice(x, 2, 0, 1), gckpt_shape4(B, 1, 1, T)) }));
     output(
         n, "part",
         gckpt_rotary(x, &(gckpt_rotary_desc){

@@ -279,6 +279,15 @@ for case in [
     ("rotary_with", [(X, normal(B, 5, 12))], lambda x: part(x, 2, [0.5, 0.0625], 1.25)),
 ]:
     print_case(*case)
+for case in [  # products of broadcast operands, and of vectors
+    ("matmul_left", [(P, normal(3, 5)), (X, normal(B, 5, 4))], torch.matmul),
+    ("matmul_broadcast", [(X, normal(B, 1, 3, 5)), (P, normal(2, 5, 4))], torch.matmul),
+    ("matmul_row", [(P, normal(5)), (X, normal(B, 5, 4))], torch.matmul),
+    ("matmul_column", [(X, normal(B, 3, 5)), (P, normal(5))], torch.matmul),
+    ("matmul_transposed_broadcast", [(P, normal(2, 3, 5)), (X, normal(B, 1, 4, 5))],
+     lambda a, b: a @ b.transpose(-1, -2)),
+]:
+    print_case(*case)
 random.set_state(rest)
 print("static const golden_case golden_cases[] = {\n" + ",\n".join(table) + "\n};\n")
 

@@ -20,7 +20,8 @@ static const char *const names[] = {
     "mean", "cross_entropy", "linear_cross_entropy", "mean_squared_error", "sum_loss",
     "attention_more_keys", "cross_entropy_weights", "cross_entropy_smoothed", "cross_entropy_with",
     "soft_cross_entropy", "mean_squared_error_with", "huber", "huber_weights",
-    "binary_cross_entropy", "layernorm_eps", "rmsnorm_eps", "rotary_with"
+    "binary_cross_entropy", "layernorm_eps", "rmsnorm_eps", "rotary_with", "matmul_left",
+    "matmul_broadcast", "matmul_row", "matmul_column", "matmul_transposed_broadcast"
 };
 enum { BUILDERS = sizeof names / sizeof names[0] };
 
@@ -78,7 +79,9 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 44: return gckpt_binary_cross_entropy(a[0], a[1], a[2]);
     case 45: return gckpt_layernorm(a[0], a[1], a[2], 0.015625f);
     case 46: return gckpt_rmsnorm(a[0], a[1], 0.015625f);
-    default: return gckpt_rotary(a[0], &turns);
+    case 47: return gckpt_rotary(a[0], &turns);
+    case 52: return gckpt_matmul_transposed(a[0], a[1]);
+    default: return gckpt_matmul(a[0], a[1]);
     }
 }
 

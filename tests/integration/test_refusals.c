@@ -173,12 +173,21 @@ static void layers(void)
     REFUSED(E_A, "input 1 is NULL", gckpt_embed(f2(5, 3), NULL));
 
     TAKEN(gckpt_matmul(f4(2, 3, 4, 5), f4(2, 3, 5, 6)));
-    REFUSED(E_S, "matmul: [4] x [4,5]: a needs two axes or more", gckpt_matmul(f1(4), f2(4, 5)));
-    REFUSED(E_S, "matmul: [4,5] x [5]: a needs", gckpt_matmul(f2(4, 5), f1(5)));
-    REFUSED(E_S, "b two or as many as a", gckpt_matmul(f2(4, 5), f3(2, 5, 3)));
-    REFUSED(E_S, "b two or as many as a", gckpt_matmul(f4(2, 2, 4, 5), f3(2, 5, 3)));
-    REFUSED(E_S, "leading sizes 2 and 3 differ", gckpt_matmul(f3(2, 4, 5), f3(3, 5, 4)));
-    REFUSED(E_S, "leading sizes 3 and 1 differ", gckpt_matmul(f4(2, 3, 4, 5), f4(2, 1, 5, 4)));
+    TAKEN(gckpt_matmul(f1(4), f2(4, 5)));
+    TAKEN(gckpt_matmul(f2(4, 5), f1(5)));
+    TAKEN(gckpt_matmul(f2(4, 5), f3(2, 5, 3)));
+    TAKEN(gckpt_matmul(f4(2, 2, 4, 5), f3(2, 5, 3)));
+    TAKEN(gckpt_matmul(f4(2, 3, 4, 5), f4(2, 1, 5, 4)));
+    REFUSED(E_S, "matmul: [] x [4,5]: ", gckpt_matmul(f0(), f2(4, 5)));
+    REFUSED(E_S, "matmul: [4,5] x []: both need an axis or more", gckpt_matmul(f2(4, 5), f0()));
+    REFUSED(E_S, "matmul: [4,5] x [5]: both need an axis or more, b two if transposed",
+            gckpt_matmul_transposed(f2(4, 5), f1(5)));
+    REFUSED(E_S, "matmul: [2,4,5] x [3,5,4]: leading sizes 2 and 3 differ (matched from the last axis; only 1 is",
+            gckpt_matmul(f3(2, 4, 5), f3(3, 5, 4)));
+    REFUSED(E_S, "leading sizes 2 and 3 differ", gckpt_matmul(f4(1, 2, 4, 5), f3(3, 5, 4)));
+    REFUSED(E_S, "matmul: [2,4,5] x [1,4,5]: inner sizes 5 and 4 differ",
+            gckpt_matmul(f3(2, 4, 5), f3(1, 4, 5)));
+    REFUSED(E_A, "input 1 is NULL", gckpt_matmul(f1(4), NULL));
     REFUSED(E_S, "matmul: [4,5] x [4,5]: inner sizes 5 and 4 differ",
             gckpt_matmul(f2(4, 5), f2(4, 5)));
     REFUSED(E_S, "matmul_transposed: [4,5] x [5,4]: inner sizes 5 and 4",

@@ -172,23 +172,35 @@ ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0
     return y;
 }
 
-/* Returns the product of a (..,M,K) and b (..,K,N); if transposed is nonzero, b has the shape (..,N,K). */
+/* Returns the product of a (..,M,K) and b (..,K,N), or b (..,N,K) if transposed is nonzero; leading axes are broadcast. A
+ * vector a is a row, a vector b a column, and the result has no axis for it. */
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed)
 {
     ref_value *y;
-    long d[6], m, k, n;
+    long d[6], at[6], k;
     if (!a || !b)
         return NULL;
-    m = a->d[a->n - 2], k = a->d[a->n - 1], n = b->d[b->n - (transposed ? 2 : 1)];
-    for (int i = 0; i < a->n; i++)
-        d[i] = a->d[i];
-    d[a->n - 1] = n;
-    y = ref_new(a->n, d);
+    const int row = a->n > 1, column = b->n > 1, lead_a = row ? a->n - 2 : 0, lead_b = column ? b->n - 2 : 0;
+    const int leads = lead_a > lead_b ? lead_a : lead_b;
+    for (int i = 0; i < leads; i++) {
+        const int i_a = i - leads + lead_a, i_b = i - leads + lead_b;
+        d[i] = i_a < 0 || (i_b >= 0 && a->d[i_a] == 1) ? b->d[i_b] : a->d[i_a];
+    }
+    if (row)
+        d[leads] = a->d[a->n - 2];
+    if (column)
+        d[leads + row] = b->d[b->n - 1 - transposed];
+    y = ref_new(leads + row + column, d), k = last(a);
     for (long i = 0; i < ref_elements(y); i++) {
-        long batch = i / (m * n), row = i / n % m, column = i % n;
-        const double *av = a->v + batch * m * k, *bv = b->v + (b->n == 2 ? 0 : batch * k * n);
+        unravel(y, i, at);
+        ref_value left = *a, right = *b;
+        left.n = lead_a, right.n = lead_b;
+        const long m = row ? a->d[a->n - 2] : 1, n = column ? b->d[b->n - 1 - transposed] : 1;
+        const double *av = a->v + (broadcast_index(&left, leads, at) * m + (row ? at[leads] : 0)) * k;
+        const double *bv = b->v + broadcast_index(&right, leads, at) * k * n;
+        const long j0 = column ? at[leads + row] : 0;
         for (long j = 0; j < k; j++)
-            y->v[i] += av[row * k + j] * (transposed ? bv[column * k + j] : bv[j * n + column]);
+            y->v[i] += av[j] * (transposed ? bv[j0 * k + j] : bv[j * n + j0]);
     }
     return y;
 }
@@ -499,6 +511,8 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
                     for (long j = 0; j < D; j++)
                         s->v[i] += query[j] * k->v[(b * S + i) * K + shared + j] * scale;
                     s->v[i] = capped(s->v[i], o->cap);
+                    if (o->mask)
+                        s->v[i] += o->mask->v[broadcast_index(o->mask, 4, (const long[4]){ b, h, t, i })];
                 }
                 softmax(s->v + first, s->v + first, end - first);
                 for (long i = first; i < end; i++)

@@ -55,8 +55,8 @@ ref_value *ref_clamp(const ref_value *x, double low, double high);
 ref_value *ref_softmax(const ref_value *x);
 ref_value *ref_log_softmax(const ref_value *x);
 /* Options of the mask of an attention. lengths: number of keys that each batch row attends to, or NULL for all keys.
- * Another field that is 0 selects the default of gckpt_attention_desc. */
-typedef struct { int heads, key_heads, causal; const ref_value *lengths; long window; double cap, scale; } ref_mask;
+ * mask: added to the scores (B,heads,T,S), broadcast, unless NULL. Another field that is 0 selects the default of gckpt_attention_desc. */
+typedef struct { int heads, key_heads, causal; const ref_value *lengths; long window; double cap, scale; const ref_value *mask; } ref_mask;
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o);
 /* The gated delta rule: heads of v, decay and beta; key_heads of q and k; a scale of 0 selects the default. */
 ref_value *ref_delta(const ref_value *q, const ref_value *k, const ref_value *v, const ref_value *decay,

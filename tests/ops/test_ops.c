@@ -315,21 +315,27 @@ static pair pool(pair x, const gckpt_window *w, int average)
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
-    const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0 };
+    const ref_mask o = { heads, heads, causal, NULL, 0, 0, 0, NULL };
     return both(gckpt_attention(q.t, k.t, v.t, &(gckpt_attention_desc){ .heads = heads, .causal = causal }),
                 ref_attention(q.r, k.r, v.r, &o));
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
     const gckpt_attention_desc desc = { .heads = heads, .key_heads = key_heads, .causal = causal, .lengths = lengths.t };
-    const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
+    const ref_mask o = { heads, key_heads, causal, lengths.r, 0, 0, 0, NULL };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 /* Causal attention. a[0]: the window; a[1], a[2]: cap and scale in hundredths; 0 selects the default of each. */
 static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
 {
     const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100, NULL, NULL, NULL };
-    const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
+    const ref_mask o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale, NULL };
+    return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
+}
+static pair attention_masked(pair q, pair k, pair v, int heads, int key_heads, pair mask, int cap)
+{
+    const gckpt_attention_desc desc = { .heads = heads, .key_heads = key_heads, .cap = (float)cap, .mask = mask.t };
+    const ref_mask o = { heads, key_heads, 0, NULL, 0, (double)desc.cap, 0, mask.r };
     return both(gckpt_attention(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair rotary(pair x, int heads, double base, int first)
@@ -768,10 +774,25 @@ static void build_linear_tied(net *n, const int *a)
     finish(n, linear(unary(KIND_tanh, x), w, b, 1), 1);
 }
 /* a[0..2]: M, K, N of a product of (M,K) and (K,N); a[3]: 0 if both operands depend on the batch, 1 if the right one is
- * a parameter, 2 for operands of four axes; a[4]: nonzero if the right operand is transposed */
+ * a parameter, 2 for operands of four axes, 3 to 9 for broadcasts; a[4]: nonzero if the right operand is transposed */
 static void build_matmul(net *n, const int *a)
 {
     int rows = a[4] ? a[2] : a[1], columns = a[4] ? a[1] : a[2];
+    if (a[3] >= 3) {
+        const int kind = a[3], vector = kind >= 8;
+        pair left = kind == 3   ? param(n, "w", 1, a[0], a[1], 0)
+                    : kind == 4 ? param(n, "w", 1, 3, a[0], a[1])
+                    : kind == 8 ? param(n, "w", 1, a[1], 0, 0)
+                    : kind == 9 ? batched(n, "x", a[0], a[1], 0)
+                                : batched(n, "x", kind == 6 ? 1 : 2, a[0], a[1]);
+        pair right = kind == 5   ? batched(n, "y", 1, rows, columns)
+                     : kind == 6 ? param(n, "u", 1, 3, rows, columns)
+                     : kind == 7 ? param(n, "u", 1, 1, rows, columns)
+                     : vector    ? kind == 8 ? batched(n, "y", rows, columns, 0) : param(n, "u", 1, rows, 0, 0)
+                                 : batched(n, "y", kind == 4 ? 1 : 2, rows, columns);
+        finish(n, matmul(left, right, a[4]), 1);
+        return;
+    }
     pair x = a[3] == 2 ? batched(n, "x", 2, a[0], a[1]) : batched(n, "x", a[0], a[1], 0);
     pair y = a[3] == 2 ? batched(n, "y", 2, rows, columns)
            : a[3] == 1 ? param(n, "w", 1, rows, columns, 0) : batched(n, "y", rows, columns, 0);
@@ -933,6 +954,22 @@ static void build_delta(net *n, const int *a)
                                         .decay = decay.t, .beta = beta.t };
     finish(n, probe(n, both(gckpt_attention(q.t, k.t, v.t, &desc),
                             ref_delta(q.r, k.r, v.r, decay.r, beta.r, a[1], key_heads, a[5] / 100.0))), 1);
+}
+/* a[0], a[1]: number of queries and keys; a[2], a[3]: heads and key_heads; a[4]: columns of a head; a[5]: the mask: 0
+ * (T,S), 1 (heads,T,S), 2 (S), 3 (B,1,1,S), 4 (B,heads,T,S), 5 (heads,T,1), 6 (heads,1,1); a[6]: cap */
+static void build_attention_masked(net *n, const int *a)
+{
+    const int keys = (a[3] ? a[3] : a[2]) * a[4], t = a[0], s = a[1], heads = a[2];
+    pair q = batched(n, "q", t, heads * a[4], 0);
+    pair k = batched(n, "k", s, keys, 0), v = batched(n, "v", s, keys, 0);
+    pair mask = a[5] == 0   ? param(n, "m", 1, t, s, 0)
+                : a[5] == 1 ? param(n, "m", 1, heads, t, s)
+                : a[5] == 2 ? param(n, "m", 1, s, 0, 0)
+                : a[5] == 3 ? batched(n, "m", 1, 1, s)
+                : a[5] == 4 ? batched(n, "m", heads, t, s)
+                : a[5] == 5 ? param(n, "m", 1, heads, t, 1)
+                            : param(n, "m", 1, heads, 1, 1);
+    finish(n, attention_masked(q, k, v, heads, a[3], mask, a[6]), 1);
 }
 static void build_attention_free(net *n, const int *a)
 {
@@ -1483,6 +1520,17 @@ static const test_case cases[] = {
     { "matmul_transposed, shared", build_matmul, { 3, 5, 4, 1, 1 }, 3, 0, 0, 0 },
     { "matmul_transposed, four axes", build_matmul, { 3, 5, 4, 2, 1 }, 3, 0, 0, 0 },
     { "matmul_transposed, tiles and edges", build_matmul, { 19, 35, 41, 0, 1 }, 2, 0, 0, 0 },
+    { "matmul, left matrix for all rows", build_matmul, { 3, 5, 4, 3, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed, left matrix for all rows", build_matmul, { 3, 5, 4, 3, 1 }, 3, 0, 0, 0 },
+    { "matmul, both broadcast", build_matmul, { 3, 5, 4, 4, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed, both broadcast", build_matmul, { 3, 5, 4, 4, 1 }, 2, 0, 0, 0 },
+    { "matmul, right broadcast", build_matmul, { 3, 5, 4, 5, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed, right broadcast", build_matmul, { 3, 5, 4, 5, 1 }, 3, 0, 0, 0 },
+    { "matmul, a missing axis", build_matmul, { 3, 5, 4, 6, 0 }, 2, 0, 0, 0 },
+    { "matmul, an axis of 1", build_matmul, { 3, 5, 4, 7, 1 }, 2, 0, 0, 0 },
+    { "matmul, broadcast tiles and edges", build_matmul, { 19, 35, 41, 4, 0 }, 2, 0, 0, 0 },
+    { "matmul, vector left", build_matmul, { 1, 5, 4, 8, 0 }, 3, 0, 0, 0 },
+    { "matmul, vector right", build_matmul, { 3, 5, 1, 9, 0 }, 3, 0, 0, 0 },
     { "matmul(x, x)", build_matmul_same, { 4, 0 }, 3, 0, 0, 0 },
     { "matmul_transposed(x, x)", build_matmul_same, { 4, 1 }, 3, 0, 0, 0 },
     { "matmul of parameters", build_matmul_free, { 0 }, 3, 0, 0, 0 },
@@ -1551,6 +1599,14 @@ static const test_case cases[] = {
     { "attention(x, y, y)", build_attention_same, { 5, 6, 2, 0, 2 }, 3, 0, 0, 0 },
     { "attention(x, x, y)", build_attention_same, { 5, 6, 2, 1, 1 }, 3, 0, 0, 0 },
     { "attention of parameters", build_attention_free, { 1 }, 3, 0, 0, 0 },
+    { "attention, mask (T,S)", build_attention_masked, { 5, 4, 4, 2, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, mask (heads,T,S), cap", build_attention_masked, { 4, 5, 2, 2, 3, 1, 2 }, 3, 0, 0, 0 },
+    { "attention, mask (S)", build_attention_masked, { 3, 5, 2, 1, 4, 2, 0 }, 3, 0, 0, 0 },
+    { "attention, mask (B,1,1,S)", build_attention_masked, { 5, 6, 2, 2, 3, 3, 0 }, 3, 0, 0, 0 },
+    { "attention, mask (B,heads,T,S)", build_attention_masked, { 4, 5, 2, 1, 3, 4, 1 }, 2, 0, 0, 0 },
+    { "attention, mask (heads,T,1)", build_attention_masked, { 4, 5, 2, 2, 3, 5, 0 }, 2, FLAT, 0, 0 },
+    { "attention, mask (heads,1,1)", build_attention_masked, { 4, 5, 2, 2, 3, 6, 0 }, 2, FLAT, 0, 0 },
+    { "attention, mask, T = 70, S = 130", build_attention_masked, { 70, 130, 2, 1, 4, 0, 0 }, 2, 0, 24, 0 },
     { "attention, shared keys", build_attention_with, { 5, 5, 4, 2, 3, 1 }, 3, 0, 0, 0 },
     { "attention, shared by all", build_attention_with, { 3, 7, 3, 1, 2, 0 }, 3, 0, 0, 0 },
     { "attention, shared, T = 70", build_attention_with, { 70, 70, 4, 2, 2, 1 }, 2, 0, 0, 0 },

@@ -46,6 +46,7 @@ const OpKernels EXACT_OPS[] = {
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
     OP_WORDS(embed, embed, embed_by) OP_WORDS(gather, embed, embed_by)
     OP_WORDS(attention, attention, attention_by)
+    OP_WORDS(masked_attention, attention, masked_attention_by)
     OP_LOSS(sum_loss, SUM) OP_LOSS(huber, HUBER) OP_LOSS(binary_cross_entropy, BINARY)
     OP_LOSS(mean_squared_error, SQUARED) OP_LOSS(mean_squared_error_with, SQUARED)
     OP_WORDS(cross_entropy, cross_entropy, cross_entropy_by)
@@ -54,7 +55,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
     OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax) OP(top_k) OP(top_k_indices)
+    OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)

@@ -1,21 +1,24 @@
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
  * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
-__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
-                                            bool first, float *max, float *sum)
+__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
+                                            int keys, int end, bool first, float *max, float *sum)
 {
     const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
-    UNROLLED(c, 4) {
+    UNROLLED(c, 4)
+    {
         const int j = (int)threadIdx.x % 16 + 16 * c;
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
+        if (mask && j < keys)
+            x[c] += mask[j * a.mask.step[3]];
         top = fmaxf(top, x[c]);
     }
     const float factor = online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLLED(c, 4)
-        x[c] = gckpti_exp(x[c] - shift);
+    x[c] = gckpti_exp(x[c] - shift);
     const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     return factor;
@@ -32,8 +35,7 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_softcap(*s, a.times, a.cap);
     }
-    UNROLLED(r, R) UNROLLED(c, 4)
-        x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
+    UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, a processor
@@ -73,29 +75,32 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         const int ahead = first + at_position(a.keys).ahead - j0;
         if (a.cap > 0.0f)
             cap_scores<R>(x, a, p);
-        UNROLLED(r, R) {
-            const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
-                                            &max[r], &sum[r]);
+        UNROLLED(r, R)
+        {
+            const int i = ty + STEP * r;
+            const float factor = online_row(x[r], a, mask_row(a, at.row, at.head, first + i, j0),
+                                            keys, i + 1 + ahead, j0 == begin, &max[r], &sum[r]);
             UNROLLED(n, N)
-                if (j0 > begin)
-                    o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
+            if (j0 > begin)
+                o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
         store_scores<R, MIXED>(p, x);
         __syncwarp(); /* each warp reads only rows of p that it wrote */
         if (a.out)
             sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
             a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
         UNROLLED(n, N)
-            o[r][n] /= sum[r];
+        o[r][n] /= sum[r];
     }
     if (a.out)
         store_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
-                             at.slice * WIDTH);
+                               at.slice * WIDTH);
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
@@ -113,30 +118,41 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
-                           int64_t of_head, int first)
+                              int64_t of_head, int first)
 {
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLLED(c, 4)
-            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
+        y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
     }
 }
 
-/* Turns scores x into probabilities from query `first` on. With a cap, converts y, too. */
+/* Turns scores x into probabilities from query `first` on, of keys from `key` on. With a cap,
+ * converts y, too. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int first, float *scratch)
+                              int64_t of_head, int first, int key, float *scratch)
 {
+    const int64_t plane = of_head / a.t;
     if (a.cap > 0.0f) {
         cap_scores<R>(x, a, scratch);
         cap_gradients<R>(y, x, a, of_head, first);
     }
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
+        const float *mask = mask_row(a, plane / a.heads, (int)(plane % a.heads), row, key);
         UNROLLED(c, 4)
-            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
+        {
+            const int j = (int)threadIdx.x % 16 + 16 * c;
+            float s = gckpti_mul(x[r][c], a.after);
+            if (mask && key + j < a.s)
+                s += mask[j * a.mask.step[3]];
+            x[r][c] = gckpti_exp(s - lse);
+        }
     }
 }
 
@@ -145,11 +161,12 @@ template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
 {
-    UNROLLED(r, R) {
+    UNROLLED(r, R)
+    {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
         UNROLLED(c, 4)
-            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+        y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
 
@@ -181,7 +198,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
     const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N];
     init_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
-                                  a.accumulate[0]);
+                                 a.accumulate[0]);
     for (int j0 = begin; j0 < key_end; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -195,7 +212,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
-        probabilities<R>(x, y, a, of_head, first + ty, ds);
+        probabilities<R>(x, y, a, of_head, first + ty, j0, ds);
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
@@ -204,14 +221,13 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         sum_over_keys<R, N, MIXED>(o, ds, k, min(key_end - j0, (int)TILE), ahead - j0, a.window);
     }
     store_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                         key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
+                           key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
 /* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
-    UNROLLED(r, R) UNROLLED(n, N)
-        o[r][n] = first + r < count ? o[r][n] : 0.0f;
+    UNROLLED(r, R) UNROLLED(n, N) o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
 /* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
@@ -252,7 +268,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
-        probabilities<R>(x, y, a, of_head, i0 + ty, scores);
+        probabilities<R>(x, y, a, of_head, i0 + ty, first, scores);
         if (a.d > WIDTH) {
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
@@ -276,6 +292,47 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
     if (a.dv)
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
+}
+
+/* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0 is
+ * that of row 0. */
+__device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j, float mask,
+                          float *sum)
+{
+    const int64_t b = head / a.heads, h = head % a.heads, lse = head * a.t + i;
+    const int64_t query = (b * a.t + i) * a.c + h * a.d;
+    const int64_t key = (b * a.s + j) * a.kc + h / a.group * a.d;
+    float s = 0.0f, dp = 0.0f;
+    for (int e = 0; e < a.d; e++) {
+        s = gckpti_fma(a.q[query + e], a.k[key + e], s);
+        dp = gckpti_fma(a.g[query + e], a.v[key + e], dp);
+    }
+    s = gckpti_mul(a.cap > 0.0f ? gckpti_softcap(s, a.times, a.cap) : s, a.after) + mask;
+    *sum = gckpti_fma(gckpti_exp(s - a.saved[lse]), dp - a.delta[lse], *sum);
+}
+
+/* Computes the mask's gradient: a thread has an element, and adds the terms of the scores that it
+ * is added to, in the order of gckpti_mask_tile. n: the mask's sizes; all: those of the scores. */
+struct MaskAxes {
+    int64_t n[4], all[4];
+    int accumulate;
+};
+__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m)
+{
+    for (EACH(e, m.n[0] * m.n[1] * m.n[2] * m.n[3])) {
+        const int64_t at[4] = { e / m.n[3] / m.n[2] / m.n[1], e / m.n[3] / m.n[2] % m.n[1],
+                                e / m.n[3] % m.n[2], e % m.n[3] };
+        const int64_t end_i = m.n[2] > 1 ? at[2] + 1 : a.t, end_j = m.n[3] > 1 ? at[3] + 1 : a.s;
+        float sum = m.accumulate ? a.dmask[e] : 0.0f;
+        for (int64_t b = at[0]; b < m.all[0]; b += m.n[0])
+            for (int64_t h = at[1]; h < a.heads; h += m.n[1])
+                for (int64_t i0 = at[2]; i0 < end_i; i0 += TILE)
+                    for (int64_t j0 = at[3]; j0 < end_j; j0 += TILE)
+                        for (int64_t i = i0; i < gckpti_min(i0 + TILE, end_i); i++)
+                            for (int64_t j = j0; j < gckpti_min(j0 + TILE, end_j); j++)
+                                mask_term(a, b * a.heads + h, i, j, a.mask.x[e], &sum);
+        a.dmask[e] = sum;
+    }
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
@@ -302,6 +359,15 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
+void mask_gradient(const gckpt_call *call, const Attention &a)
+{
+    const gckpt_arg &mask = call->in[3];
+    MaskAxes m = { { 1, 1, 1, 1 }, { call->shape.d[0], a.heads, a.t, a.s }, mask.accumulate };
+    for (int k = 1; k <= mask.shape.n; k++)
+        m.n[4 - k] = mask.shape.d[mask.shape.n - k];
+    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m);
+}
+
 void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -313,9 +379,10 @@ void attention_by(const gckpt_call *call, bool)
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
+    a.mask = h.mask, a.dmask = a.g && a.mask.x ? call->in[3].grad : NULL;
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
-    if (a.dq || a.dk)
+    if (a.dq || a.dk || a.dmask)
         for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
@@ -325,6 +392,14 @@ void attention_by(const gckpt_call *call, bool)
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
+    if (a.dmask)
+        mask_gradient(call, a);
+}
+
+void masked_attention_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_call f32 = gckpti_masked_call(call);
+    attention_by(&f32, backward);
 }
 
 /* Backward: delta, a float for each query of each head. */

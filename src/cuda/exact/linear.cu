@@ -24,3 +24,10 @@ void linear_by(const gckpt_call *call, bool backward)
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
+
+#ifndef GCKPT_NO_AXES
+void broadcast_matmul_by(const gckpt_call *call, bool backward)
+{
+    gckpti_broadcast_matmul_run(call, backward, products);
+}
+#endif

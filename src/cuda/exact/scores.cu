@@ -62,7 +62,18 @@ struct Attention : Heads {
     int64_t c, kc; /* columns of all heads; columns of all key heads */
     int slices, window;
     float after, times, cap; /* factors after, before the cap */
+    gckpti_attn_mask mask;
+    float *dmask;
 };
+
+/* Returns the mask of query i from key j on, or NULL if there is no mask or no such query. */
+__device__ inline const float *mask_row(const Attention &a, int64_t row, int head, int i, int j)
+{
+    const int64_t *step = a.mask.step;
+    return a.mask.x && i < a.t
+               ? a.mask.x + row * step[0] + head * step[1] + i * step[2] + j * step[3]
+               : NULL;
+}
 
 /* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
 template <class A> __device__ inline A as_keys(const A &a)
@@ -127,10 +138,12 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
         block.start_block(s, e);
         Vec<float, 4> y[4];
         UNROLLED(c, 4)
-            y[c] = load<4>(b + 16 * c * ROW + e);
-        UNROLLED(r, R) {
+        y[c] = load<4>(b + 16 * c * ROW + e);
+        UNROLLED(r, R)
+        {
             const Vec<float, 4> x = load<4>(a + STEP * r * ROW + e);
-            UNROLLED(k, 4) {
+            UNROLLED(k, 4)
+            {
                 const float z[4] = { y[0].v[k], y[1].v[k], y[2].v[k], y[3].v[k] };
                 block.term(s, k, r, x.v[k], z);
             }
@@ -139,7 +152,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
         UNROLLED(r, R)
-            block.term(s, 0, r, a[STEP * r * ROW + e], w);
+        block.term(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
 }
@@ -175,21 +188,24 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
         block.start_block(o, j);
         Vec<float, 4> x[R];
         UNROLLED(r, R)
-            x[r] = load<4>(p + STEP * r * SCORES + j);
-        UNROLLED(k, 4) {
+        x[r] = load<4>(p + STEP * r * SCORES + j);
+        UNROLLED(k, 4)
+        {
             load_columns(y, v + (j + k) * ROW);
             UNROLLED(r, R)
-                block.term(o, k, r, x[r].v[k], y);
+            block.term(o, k, r, x[r].v[k], y);
         }
     }
 #pragma unroll 1
     for (; j < keys; j += PAIR) {
         block.start_block(o, j);
-        UNROLLED(k, PAIR) {
+        UNROLLED(k, PAIR)
+        {
             if (j + k >= keys)
                 break;
             load_columns(y, v + (j + k) * ROW);
-            UNROLLED(r, R) {
+            UNROLLED(r, R)
+            {
                 float x = p[STEP * r * SCORES + j + k];
                 block.term(o, k, r, x, y, is_visible(row + STEP * r + visible - j - k, window));
             }
@@ -221,7 +237,7 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
             UNROLL for (int r = 0; r < R; r += 4) read_vec<4>(p + i * SCORES, r, 4, true, x + r);
             load_columns(y, g + i * ROW);
             UNROLLED(r, R)
-                block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
+            block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
         }
     }
     block.end(o, true);
@@ -230,10 +246,11 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
 /* Loads initial values of chains: this thread's rows first, first + STEP, .. of a result x of
  * `rows` rows, columns from e0 on of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
-                           int rows, int e0, int accumulate)
+__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first, int rows,
+                          int e0, int accumulate)
 {
-    UNROLLED(r, R) UNROLLED(n, N) {
+    UNROLLED(r, R) UNROLLED(n, N)
+    {
         const int e = e0 + column_of(n), row = first + STEP * r;
         o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
         o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
@@ -256,8 +273,7 @@ __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a,
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-    UNROLLED(r, R) UNROLLED(c, 4)
-        to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+    UNROLLED(r, R) UNROLLED(c, 4) to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Returns the maximum of x over 2 h adjacent lanes, which share a row. */

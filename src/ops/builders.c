@@ -1,5 +1,6 @@
-#include "ops/internal.h"
+#include "axes/axes.h"
 #include "graph/graph.h"
+#include "ops/internal.h"
 
 /* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
 /* Adds a loss with weights or label smoothing to the graph. */
@@ -28,4 +29,15 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
         return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
                                     prediction, target, weights, NULL);
     return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+}
+
+/* ---- matrix products: ops of products.c and, with broadcast operands, of axes/matmul.c ---- */
+GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_matmul_of(a, b, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_matmul_of(a, b, 1);
 }
