@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
  *     >>store     parameters and optimiser state, however they are stored                     1649
  *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7795
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7796
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1240
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4860
@@ -14181,6 +14181,7 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
     if (s->fast)
         return;
 #endif
+    (void)column, (void)term;
     gckpti_fp32_plain(s->call, t);
 }
 

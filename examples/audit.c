@@ -71,7 +71,7 @@ static const struct {
       "weight-decay beta1 beta2 clip virtual-ranks eval-every method objective size alpha "
       "lora-dropout targets rank-pattern alpha-pattern bias modules-to-save hidden store "
       "layers-to-transform chat user-turn assistant-turn system-turn beta label-smoothing "
-      "teacher-store distill-temperature distill-alpha" }
+      "teacher-store distill-temperature distill-alpha optimiser" }
 };
 
 #if defined(__GNUC__)

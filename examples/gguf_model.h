@@ -92,7 +92,8 @@ static const struct {
     { "per_layer_proj_norm", NULL, "per_layer_projection_norm" },
 };
 enum {
-    GGUF_EMBEDDINGS = LLAMA_MODULES, /* the first module outside the blocks */
+    /* the first module outside the blocks; GGUF files with gated delta nets are not read */
+    GGUF_EMBEDDINGS = LLAMA_NET_DECAYS,
     GGUF_NORM,
     GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
 };
@@ -103,10 +104,10 @@ static inline const char *gguf_module_of(const gguf_architecture *a, const model
 {
     if (strcmp(a->name, "gpt2") == 0)
         return gguf_modules[i].gpt2;
-    return i == GGUF_EMBEDDINGS ? c->family->embeddings
-           : i == GGUF_NORM     ? c->family->norm
-           : i < LLAMA_MODULES  ? llama_layouts[c->llama.row->layout].names[i]
-                                : gguf_modules[i].llama;
+    return i == GGUF_EMBEDDINGS  ? c->family->embeddings
+           : i == GGUF_NORM      ? c->family->norm
+           : i < GGUF_EMBEDDINGS ? llama_layouts[c->llama.row->layout].names[i]
+                                 : gguf_modules[i].llama;
 }
 
 /* Sets *first and *end to the rows of gguf_modules that modules of blocks have, or others. */

@@ -60,6 +60,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one),
                      &(gckpt_rotary_desc){ .heads = 2 });
     x = gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+    x = gckpt_matmul(weight(g, 4, 4), gckpt_attention(x, x, x, &(gckpt_attention_desc){ .heads = 2, .mask = weight(g, 4, 4) }));
     x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
     const gckpt_window window = { .size = { 1, 2 }, .stride = { 1, 1 } };
     x = gckpt_average_pool(gckpt_max_pool(gckpt_concat((T *[]){ x, x }, 2, 1), &window), &window);
