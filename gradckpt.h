@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
  *     >>store     parameters and optimiser state, however they are stored                     1649
  *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7796
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7795
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1240
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4860
@@ -7188,12 +7188,9 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
 }
 
 /* ---- axes/matmul.c ---- */
-/* Adds a product of a and b, which may be vectors and whose leading axes are broadcast, to the
- * graph. */
-GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int transposed);
+#define GCKPTI_IF_AXES(x, otherwise) x
 #else
-#define gckpti_matmul_of(a, b, transposed)                                                         \
-    gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, transposed)
+#define GCKPTI_IF_AXES(x, otherwise) otherwise
 #endif
 
 /* >>attention/rotary */
@@ -10973,6 +10970,8 @@ static gckpt_tensor *gckpti_as_matrix(gckpt_tensor *x, int column)
                          column ? gckpt_shape2(x->shape.d[0], 1) : gckpt_shape2(1, x->shape.d[0]));
 }
 
+/* Adds a product of a and b, which may be vectors and whose leading axes are broadcast, to the
+ * graph. */
 GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int transposed)
 {
     gckpt_tensor *x = gckpti_as_matrix(a, 0), *y = transposed ? b : gckpti_as_matrix(b, 1);
@@ -12909,12 +12908,14 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 /* ---- matrix products: ops of products.c and, with broadcast operands, of axes/matmul.c ---- */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return gckpti_matmul_of(a, b, 0);
+    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 0),
+                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0));
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return gckpti_matmul_of(a, b, 1);
+    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 1),
+                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1));
 }
 
 /* >>linear_loss/ops */
@@ -31296,7 +31297,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_compressed_from
 #undef gckpti_compress_at
 #undef gckpti_host_values
-#undef gckpti_matmul_of
 #undef gckpti_delta_rule
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace

@@ -4782,18 +4782,17 @@ __device__ inline float row_max(float x, int h = 8)
 /* >>exact/attention */
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
- * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
+ * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that is
+ * not masked, and the end of those keys. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
-                                            int keys, int end, bool first, float *max, float *sum)
+                                            int2 seen, bool first, float *max, float *sum)
 {
-    const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
-    keys = min(keys, end);
     UNROLLED(c, 4)
     {
         const int j = (int)threadIdx.x % 16 + 16 * c;
-        x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
-        if (mask && j < keys)
+        x[c] = j >= seen.x && j < seen.y ? gckpti_mul(x[c], a.after) : -INFINITY;
+        if (mask && j < seen.y)
             x[c] += mask[j * a.mask.step[3]];
         top = fmaxf(top, x[c]);
     }
@@ -4859,9 +4858,10 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             cap_scores<R>(x, a, p);
         UNROLLED(r, R)
         {
-            const int i = ty + STEP * r;
+            const int i = ty + STEP * r, end = i + 1 + ahead;
+            const int2 seen = make_int2((end > 0 ? end : 0) - a.window, min(keys, end));
             const float factor = online_row(x[r], a, mask_row(a, at.row, at.head, first + i, j0),
-                                            keys, i + 1 + ahead, j0 == begin, &max[r], &sum[r]);
+                                            seen, j0 == begin, &max[r], &sum[r]);
             UNROLLED(n, N)
             if (j0 > begin)
                 o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
@@ -4911,27 +4911,27 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Turns scores x into probabilities from query `first` on, of keys from `key` on. With a cap,
+/* Turns scores x into probabilities from query first.x on, of keys from first.y on. With a cap,
  * converts y, too. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int first, int key, float *scratch)
+                              int64_t of_head, int2 first, float *scratch)
 {
     const int64_t plane = of_head / a.t;
     if (a.cap > 0.0f) {
         cap_scores<R>(x, a, scratch);
-        cap_gradients<R>(y, x, a, of_head, first);
+        cap_gradients<R>(y, x, a, of_head, first.x);
     }
     UNROLLED(r, R)
     {
-        const int row = first + TILE / R * r;
+        const int row = first.x + TILE / R * r;
         const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
-        const float *mask = mask_row(a, plane / a.heads, (int)(plane % a.heads), row, key);
+        const float *mask = mask_row(a, plane / a.heads, (int)(plane % a.heads), row, first.y);
         UNROLLED(c, 4)
         {
             const int j = (int)threadIdx.x % 16 + 16 * c;
             float s = gckpti_mul(x[r][c], a.after);
-            if (mask && key + j < a.s)
+            if (mask && first.y + j < a.s)
                 s += mask[j * a.mask.step[3]];
             x[r][c] = gckpti_exp(s - lse);
         }
@@ -4994,7 +4994,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
-        probabilities<R>(x, y, a, of_head, first + ty, j0, ds);
+        probabilities<R>(x, y, a, of_head, make_int2(first + ty, j0), ds);
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
@@ -5050,7 +5050,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
-        probabilities<R>(x, y, a, of_head, i0 + ty, first, scores);
+        probabilities<R>(x, y, a, of_head, make_int2(i0 + ty, first), scores);
         if (a.d > WIDTH) {
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);

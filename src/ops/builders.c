@@ -34,10 +34,12 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 /* ---- matrix products: ops of products.c and, with broadcast operands, of axes/matmul.c ---- */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return gckpti_matmul_of(a, b, 0);
+    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 0),
+                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0));
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return gckpti_matmul_of(a, b, 1);
+    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 1),
+                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1));
 }
