@@ -20,7 +20,7 @@ in_kernels="TRAINING BF16 QUANT ATTENTION RECURRENT IMAGES LOSSES AMX AVX512 AVX
 # The largest allowed size of the whole header in KB, compiled by gcc -O2 for x86-64. A change that needs more raises
 # the number in a separate commit. The check also fails if docs/benchmarks/features.tsv differs from the measured size
 # by more than 3 %.
-all_in_kb=812
+all_in_kb=860
 
 # Each set is a kind of program: the parts that it omits, its description, and the most KB of .text that the rest may
 # have (gcc -O2, x86-64).
