@@ -2078,8 +2078,8 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
 }
 
 /* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
-/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do. Each
- * result is the first element of those after the one before it. */
+/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do.
+ * Each result is the first element of those after the one before it. */
 template <int LANES>
 __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
                        int32_t *index, int k)
@@ -3855,8 +3855,8 @@ int64_t groupnorm_workspace(const gckpt_call *call, bool)
 /* >>exact/recurrent */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
- * of each row. A step is two kernels in either direction, four in gru_reset_before, whose steps have
- * two parts; captured, they need no host. ---- */
+ * of each row. A step is two kernels in either direction, four in gru_reset_before, whose steps
+ * have two parts; captured, they need no host. ---- */
 enum { WHOLE_STEP, FIRST_PART, SECOND_PART };
 struct Cells {
     gckpti_cell at; /* row 0 at step 0 */
@@ -4782,8 +4782,8 @@ __device__ inline float row_max(float x, int h = 8)
 /* >>exact/attention */
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
- * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that is
- * not masked, and the end of those keys. */
+ * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that
+ * is not masked, and the end of those keys. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
                                             int2 seen, bool first, float *max, float *sum)
 {
@@ -5076,8 +5076,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0 is
- * that of row 0. */
+/* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0
+ * is that of row 0. */
 __device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j, float mask,
                           float *sum)
 {

@@ -708,7 +708,7 @@ static T *random_op(T *x)
             y = note(unaries[a].unary(x), x);
         }
         return y;
-    case 2: return note(B(scale)(x, 0.75f), x);
+    case 2: y = note(B(scale)(x, 0.75f), x); return a && b ? note(B(sin)(y), y) : y;
     case 3:
     case 4:
         y = weight(c, o), z = a ? vector(o, 0) : NULL;
@@ -847,8 +847,14 @@ static T *random_op(T *x)
     case 45:
         if (net.smooth)
             return NULL;
-        if (chance(30))
-            return note(B(top_k)(x, axis, 1 + (int)below(s.d[axis]), NULL), x);
+        if (chance(30)) { /* a table has one column */
+            c = 1 + (int64_t)below(s.d[axis]), y = a ? weight(s.d[axis], 1) : NULL;
+            T *sorted = note(B(top_k)(x, axis, (int)c, a ? &z : NULL), x);
+            if (!a)
+                return sorted;
+            note(z, x), z = note2(B(embed)(y, z), y, z), s.d[axis] = c;
+            return view(z, s);
+        }
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;
@@ -898,7 +904,7 @@ static int trains_first(const T *t)
         gckpt_node n;
         CHECK(gckpt_graph_node(net.g, i, &n) == GCKPT_OK);
         passes[i] = i == gckpt_id(net.weight[0]);
-        for (int k = 0; k < n.inputs && strcmp(n.op, "detach") && strcmp(n.op, "argmax"); k++)
+        for (int k = 0; k < n.inputs && strcmp(n.op, "detach") && strcmp(n.op, "argmax") && strcmp(n.op, "top_k_indices"); k++)
             passes[i] |= passes[n.input[k]];
     }
     return passes[gckpt_id(t)];

@@ -430,7 +430,7 @@ static void find_reached(int size)
     for (int id = size - 1; id >= 0; id--) {
         gckpt_node v;
         if (!reached[id] || gckpt_graph_node(net.graph, id, &v) != GCKPT_OK ||
-            !strcmp(v.op, "detach") || !strcmp(v.op, "argmax"))
+            !strcmp(v.op, "detach") || !strcmp(v.op, "argmax") || !strcmp(v.op, "top_k_indices"))
             continue;
         for (int i = !strcmp(v.op, "where"); i < v.inputs; i++)
             reached[v.input[i]] = 1;

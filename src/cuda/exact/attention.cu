@@ -1,7 +1,7 @@
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
- * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that is
- * not masked, and the end of those keys. */
+ * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that
+ * is not masked, and the end of those keys. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
                                             int2 seen, bool first, float *max, float *sum)
 {
@@ -294,8 +294,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0 is
- * that of row 0. */
+/* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0
+ * is that of row 0. */
 __device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j, float mask,
                           float *sum)
 {

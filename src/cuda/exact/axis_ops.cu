@@ -72,8 +72,8 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
 }
 
 /* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
-/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do. Each
- * result is the first element of those after the one before it. */
+/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do.
+ * Each result is the first element of those after the one before it. */
 template <int LANES>
 __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
                        int32_t *index, int k)

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
- * of each row. A step is two kernels in either direction, four in gru_reset_before, whose steps have
- * two parts; captured, they need no host. ---- */
+ * of each row. A step is two kernels in either direction, four in gru_reset_before, whose steps
+ * have two parts; captured, they need no host. ---- */
 enum { WHOLE_STEP, FIRST_PART, SECOND_PART };
 struct Cells {
     gckpti_cell at; /* row 0 at step 0 */
