@@ -829,8 +829,10 @@ static inline onnx_name onnx_top_k(onnx_writer *w, int indices)
     onnx_text(&n, 4, "TopK");
     onnx_attribute(&n, "axis", onnx_axis(onnx_word(w, 0), w->from[0].shape.n));
     onnx_message(w->nodes, 1, &n);
+    if (!indices)
+        return values;
     onnx_attribute(&a, "to", ONNX_I32);
-    return indices ? onnx_add(w, "Cast", &a, at) : values;
+    return onnx_add(w, "Cast", &a, at);
 }
 
 /* slice: words begin and end, two each, axis. permute: n, axes. pad: axis, before, after, value, mode.

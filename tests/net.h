@@ -429,7 +429,7 @@ static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
 {
     gckpt_shape s = gckpt_shape_of(x);
     gckpt_recurrent_desc desc = { .h0 = start, .c0 = gru ? NULL : start, .reset_before = gru && chance(40) };
-    desc.lengths = s.d[0] == net.rows && s.d[1] >= net.t && chance(40) ? net.lengths : NULL;
+    desc.lengths = s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(40) ? net.lengths : NULL;
     T *wx = weight(s.d[2], (gru ? 3 : 4) * units), *wh = weight(units, (gru ? 3 : 4) * units);
     T *t = gru ? B(gru)(x, wx, NULL, wh, bias, &desc) : B(lstm)(x, wx, wh, bias, &desc);
     return note4(t, x, wx, wh, desc.lengths);

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum { ROWS = 8, WIDTH = 12, STEPS = 8, EVERY = 2, RECORDS = STEPS / EVERY + 2, ROOM = 1 << 16 };
 
@@ -557,7 +558,8 @@ static void test_signatures(void)
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
-static const char path[] = "build/test_ledger.ledger", key_path[] = "build/test_ledger.key";
+/* the process's own, since checks run at the same time in one folder */
+static char path[64], key_path[64];
 
 static size_t read_file(unsigned char *bytes)
 {
@@ -927,6 +929,8 @@ static void test_full_disk(void)
 int main(void)
 {
     ledger_report r;
+    snprintf(path, sizeof path, "build/test_ledger_%ld.ledger", (long)getpid());
+    snprintf(key_path, sizeof key_path, "build/test_ledger_%ld.key", (long)getpid());
     has_sodium = ledger_load_sodium(&sodium);
     right_size = make(right, &usual, EVERY, NULL, NULL);
     CHECK_MSG(ledger_verify(right, right_size, NULL, NULL, &r) && r.end.index == RECORDS &&
