@@ -96,8 +96,8 @@ static void gckpti_run_batches(const gckpt_call *call, gckpti_matmul_batches *z,
 
 static void gckpti_broadcast_matmul_run(const gckpt_call *call, int backward, gckpti_product_fn run)
 {
-    enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, OUT = GCKPTI_MATMUL_OUT };
-    static const int of[4][3] = { { A, B, OUT }, { OUT, B, A }, { A, OUT, B }, { OUT, A, B } };
+    enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, C = GCKPTI_MATMUL_OUT };
+    static const int of[4][3] = { { A, B, C }, { C, B, A }, { A, C, B }, { C, A, B } };
     const int transposed = *(const int *)call->attributes;
     const gckpt_arg *in = call->in;
     for (int i = 0; i <= backward; i++) {

@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         {
             const int i = ty + STEP * r, end = i + 1 + ahead;
             const int2 seen = make_int2((end > 0 ? end : 0) - a.window, min(keys, end));
-            const float factor = online_row(x[r], a, mask_row(a, at.row, at.head, first + i, j0),
-                                            seen, j0 == begin, &max[r], &sum[r]);
+            const float *mask = R == 4 ? mask_row(a, at.row, at.head, first + i, j0) : NULL;
+            const float factor = online_row(x[r], a, mask, seen, j0 == begin, &max[r], &sum[r]);
             UNROLLED(n, N)
             if (j0 > begin)
                 o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
@@ -129,30 +129,47 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
+/* Multiplies scores x of a row's head by their factor and adds the mask, one by one, in `scratch`,
+ * as cap_scores does. */
+template <int R>
+__device__ void mask_scores(float (&x)[R][4], const Attention &a, int64_t of_head, int2 first,
+                            float *scratch)
+{
+    const int plane = (int)(of_head / a.t);
+    store_scores<R, false>(scratch, x);
+    first.y += (int)threadIdx.x % 16;
+    scratch += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll 1
+    for (int i = 0; i < 4 * R; i++) {
+        const int row = first.x + TILE / R * (i / 4), key = first.y + 16 * (i % 4);
+        float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
+        *s = gckpti_mul(*s, a.after);
+        if (row < a.t && key < a.s)
+            *s += *mask_row(a, plane / a.heads, plane % a.heads, row, key);
+    }
+    UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
+}
+
 /* Turns scores x into probabilities from query first.x on, of keys from first.y on. With a cap,
  * converts y, too. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int2 first, float *scratch)
 {
-    const int64_t plane = of_head / a.t;
     if (a.cap > 0.0f) {
         cap_scores<R>(x, a, scratch);
         cap_gradients<R>(y, x, a, of_head, first.x);
     }
+    if (R == 4 && a.mask.x)
+        mask_scores<R>(x, a, of_head, first, scratch);
+    else
+        UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = gckpti_mul(x[r][c], a.after);
     UNROLLED(r, R)
     {
         const int row = first.x + TILE / R * r;
         const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
-        const float *mask = mask_row(a, plane / a.heads, (int)(plane % a.heads), row, first.y);
         UNROLLED(c, 4)
-        {
-            const int j = (int)threadIdx.x % 16 + 16 * c;
-            float s = gckpti_mul(x[r][c], a.after);
-            if (mask && first.y + j < a.s)
-                s += mask[j * a.mask.step[3]];
-            x[r][c] = gckpti_exp(s - lse);
-        }
+        x[r][c] = gckpti_exp(x[r][c] - lse);
     }
 }
 
@@ -346,7 +363,7 @@ void run_tiles(const gckpt_call *call, Attention a, int rows, int heads, int til
                 (int)sizeof(float) * (TILE * (WIDTH + 4) * tiles + more), a);
 }
 
-/* In bf16 plans, dk and dv take 64 columns at a time, as registers are too few for more. */
+/* In bf16 plans dk and dv take 64 columns at a time: registers are few. With a mask, R is 4. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
@@ -389,7 +406,9 @@ void attention_by(const gckpt_call *call, bool)
     const int wide = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
     /* where a block has 99 KiB of shared memory, heads are split into 64 columns */
     if (a.d <= 64 || wide > attribute_of(call, cudaDevAttrMaxSharedMemoryPerBlockOptin))
-        mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
+        mixed      ? attention_run<4, 64, true>(call, a)
+        : a.mask.x ? attention_run<4, 64, false>(call, a)
+                   : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
     if (a.dmask)

@@ -49,12 +49,13 @@ template <int GATES, int PART> __device__ void cells_forward_at(int64_t i, const
         GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
     else if (!padded)
         PART == FIRST_PART ? gckpti_reset_gates_at(&c, j) : gckpti_new_gates_at(&c, j);
-    if (PART == FIRST_PART)
-        return;
-    for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
-        a[k * n] = c.p[(4 + k) * n + j];
-    for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-        s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = padded ? 0.0f : c.state[k][j];
+    if constexpr (PART != FIRST_PART) {
+        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
+            a[k * n] = c.p[(4 + k) * n + j];
+        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+            s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] =
+                padded ? 0.0f : c.state[k][j];
+    }
 }
 
 /* Runs a step of the backward, or a part. A row's gradients of states begin with +0 after its last
