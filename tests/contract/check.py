@@ -322,7 +322,7 @@ class Draw:
         shared, heads = self.r.choice([(1, 1), (1, 2), (2, 2), (2, 4)])
         wide = int(shared * self.r.integers(1, 5)), int(heads * self.r.choice([1, 2, 3, 33]))
         q, k, v = (self.op("linear", [x, self.weight(c, n), -1]) for n in (wide[0], wide[0], wide[1]))
-        k = q if self.chance(20) else k
+        k = self.op("scale", [q if self.chance(20) else k], F(0.25))  # large keys would let the state grow
         decay = self.op("linear", [x, self.weight(c, int(heads)), -1])
         beta = self.op("sigmoid", [decay]) if self.chance(80) else decay
         scale = F(0.4 if self.chance(30) else 0)

@@ -1409,11 +1409,14 @@ class Lstm:
 class DeltaRule:
     """The gated delta rule (p4, p5), for all rows of the batch at once."""
 
+    def split(x, heads):
+        return x.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads)
+
     def parts(c, h):
         """Returns q, k, v, exp(decay) and beta of head h."""
         heads, shared = c.a[0], c.a[1] or c.a[0]
-        q, k = (x.reshape(x.shape[0], x.shape[1], shared, -1)[:, :, h // (heads // shared)] for x in c.x[:2])
-        v = c.x[2].reshape(c.x[2].shape[0], c.x[2].shape[1], heads, -1)[:, :, h]
+        q, k = (DeltaRule.split(x, shared)[:, :, h // (heads // shared)] for x in c.x[:2])
+        v = DeltaRule.split(c.x[2], heads)[:, :, h]
         return q, k, v, exp(c.x[3][:, :, h]), c.x[4][:, :, h]
 
     def scale(c, k):
@@ -1445,7 +1448,7 @@ class DeltaRule:
     def backward(c, g):
         heads, shared = c.a[0], c.a[1] or c.a[0]
         group = heads // shared
-        g = g.reshape(g.shape[0], g.shape[1], heads, -1)
+        g = DeltaRule.split(g, heads)
         dq, dk = ([[] for _ in range(shared)] for _ in range(2))
         dv, ddecay, dbeta = [], [], []
         for h in range(heads):
