@@ -222,8 +222,9 @@ tests_with()
 # Modules of src/ whose tests have a folder of their own, each with the parts that its tests need besides, after commas.
 # Many tests feed rows one by one and read results by gckpt_fetch: parts stream, constants and fetch are in each of these
 # builds.
-modules="bf16,attention,tools quant,attention,cache,tools,export images attention,bf16,export recurrent,attention dist,quant,notes,tools,export
-  cache,attention,recurrent,images,tools devices,quant,images,attention,cache,tools,export export,attention,recurrent,tools
+modules="bf16,attention,tools quant,attention,cache,tools,export,recurrent,images images attention,bf16,export
+  recurrent,attention dist,quant,notes,tools,export cache,attention,recurrent,images,tools
+  devices,quant,images,attention,cache,tools,export,recurrent export,attention,recurrent,images,tools
   offload,attention,devices,tools,export tiles,images,tools
   tools,devices,export,dist"
 core=$(sed -n 's/^edition core  *//p' src/EDITIONS)
