@@ -111,8 +111,9 @@ static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
     for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
         s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
                    s.o.dilation[i] == 1 && s.out[i] * s.o.size[i] == s.in[i];
-    gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
-                   gckpti_pool_item, &s);
+    if (!backward || call->in[0].grad)
+        gckpt_parallel(call, backward ? s.images : s.images * s.out[0],
+                       backward ? row * s.out[0] : row, gckpti_pool_item, &s);
 }
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
