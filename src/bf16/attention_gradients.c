@@ -1,37 +1,5 @@
 #if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans, backward ---- */
-/* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
-GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
-                                   const gckpti_operand *out, int64_t at, int64_t ahead)
-{
-    FLOATS lane[32 / W];
-    for (int p = 0; p < 32 / W; p++)
-        lane[p] = V(zero)();
-    for (int64_t e = 0; e < h->d; e += 32) {
-        if (g->halves)
-            __builtin_prefetch(g->halves + at + e + ahead, 0, 3);
-        if (out->halves)
-            __builtin_prefetch(out->halves + at + e + ahead, 0, 3);
-        for (int p = 0; p < 32 / W; p++) {
-            const int64_t i = at + e + W * p, left = h->d - e - W * p;
-            if (left <= 0)
-                break;
-            const FLOATS x = V(load_any)(g->f32, g->halves, i, left);
-            const FLOATS y = V(load_any)(out->f32, out->halves, i, left);
-            lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
-        }
-    }
-    return V(fold)(lane, 0);
-}
-
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, int i, int64_t at, int64_t n,
-                                            float *x)
-{
-    for (int64_t e = 0; e < n * h->d_vec; e += W)
-        V(store)(x + e, V(load)(x + e) + V(zero)());
-    gckpti_attn_store_grad(h, i, at, n, x, h->d_vec);
-}
-
 /* The backward of a head, for a tile of m queries and a tile of n keys. p (scores, then
  * exponentials) and ds are (query,key); dk and dv are (key,d) of the tile or, if heads share keys,
  * of all keys, kept from the first head to the last; dq is (query,d) of all queries. Packed: k_b,
@@ -151,11 +119,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
-    const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
     V(key_block_begin)(&s, h, row * h->heads + head, scratch);
-    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
-        s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++) /* dq is not read yet */
+        s.delta[i] = gckpti_attn_delta(h, at_q + i * c, s.delta - 2 * h->d_vec);
     float *const dk = s.dk, *const dv = s.dv;
     gckpti_mixed_configure(s.kernels, 1);
     if (s.dq)
@@ -188,10 +155,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         }
         for (int i = 0; i < 2; i++)
             if (to[i] && member + 1 == h->group)
-                V(store_gradient)(h, 1 + i, key, s.n, to[i]);
+                gckpti_attn_store_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
     }
     gckpti_mixed_configure(s.kernels, 0);
     if (s.dq)
-        V(store_gradient)(h, 0, at_q, h->t, s.dq);
+        gckpti_attn_store_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
 }
 #endif

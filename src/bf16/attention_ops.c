@@ -59,12 +59,24 @@ GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, in
             gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
 }
 
-GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
-                                      const float *x, int64_t row)
+GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
+                                      int64_t row)
 {
     const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += row) {
+        for (int64_t e = 0; e < h->d; e++)
+            x[e] += 0.0f;
         gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
+    }
+}
+
+GCKPTI_FN float gckpti_attn_delta(const gckpti_attn *h, int64_t at, float *rows)
+{
+    const gckpt_call *call = h->call;
+    const float *g = gckpti_read(call, gckpti_grad_out_of(call), at, h->d, rows);
+    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
+    return GCKPTI_KERNEL_OF(call, dot, gckpti_dot)(g, gckpti_read(call, out, at, h->d, rows + h->d),
+                                                   h->d);
 }
 
 /* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
@@ -83,7 +95,6 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
-    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
     const int needs_ds = s->grad[0] || s->grad[1];
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t end;
@@ -99,9 +110,7 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
             t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
             t.b = gckpti_operand_at(&s->v, from * h->kv_c);
             gckpti_mixed_plain(call, &t);
-            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
-            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->rows),
-                               gckpti_read(call, out, at, h->d, s->rows + h->d), h->d);
+            delta = gckpti_attn_delta(h, gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c, s->rows);
         }
         for (int64_t j = from; j < end; j++) {
             const float score = gckpti_attn_score(h, p[j]);
@@ -124,14 +133,6 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
         if (s->grad[i])
             gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
     }
-}
-
-static void gckpti_block_store(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
-{
-    for (int64_t e = 0; x && e < n * h->d; e++)
-        x[e] += 0.0f;
-    if (x)
-        gckpti_attn_store_grad(h, i, at, n, x, h->d);
 }
 
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
@@ -170,8 +171,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
             gckpti_block_add(&s, p, ds);
         }
         for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
-            gckpti_block_store(h, i, key, s.n, s.grad[i]);
+            gckpti_attn_store_grad(h, i, key, s.n, s.grad[i], h->d);
     }
-    gckpti_block_store(h, 0, at_q, h->t, dq);
+    gckpti_attn_store_grad(h, 0, at_q, h->t, dq, h->d);
 }
 #endif
