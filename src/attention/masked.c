@@ -10,38 +10,6 @@
  * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
  * several heads and rows may share the mask. */
 
-/* Returns the call as one of attention, in the precision in which masked attention computes. */
-static gckpt_call gckpti_masked_call(const gckpt_call *call)
-{
-    gckpt_call f32 = *call;
-    f32.precision = GCKPT_FP32, f32.inputs = 3; /* input 3 is not lengths */
-    return f32;
-}
-
-/* Shape rule: that of attention; the mask broadcasts to the scores. */
-static gckpt_result gckpti_masked_attention_shape(gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
-    gckpt_call f32 = gckpti_masked_call(call);
-    const gckpt_result result = gckpti_attention_shape(&f32);
-    if (result != GCKPT_OK)
-        return result;
-    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
-    int fits = mask->n <= 4;
-    for (int i = 1; fits && i <= mask->n; i++)
-        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
-    if (!fits)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: the mask %S must broadcast to the scores (B,heads,T,S) = %S: "
-                          "each of its last axes has that size or 1",
-                          mask, &scores);
-    call->shape = f32.shape, call->saved_bytes = f32.saved_bytes;
-    call->workspace_forward = f32.workspace_forward;
-    call->workspace_backward = f32.workspace_backward;
-    return GCKPT_OK;
-}
-
 static void gckpti_masked_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                  float *scratch)
 {
@@ -122,7 +90,8 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
 {
     const gckpti_attention_kernels plain = { gckpti_masked_output,
                                              GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
-    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
+    f32.precision = GCKPT_FP32, f32.inputs = 3;
     gckpti_attn h = gckpti_attn_of(&f32);
     const gckpti_mask_items n = gckpti_mask_items_of(&h);
     const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
@@ -138,17 +107,8 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
 }
 GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
 
-static uint64_t gckpti_masked_flops_backward(const gckpt_call *call)
-{
-    const uint64_t forward = gckpti_attention_flops(call);
-    gckpt_call others = *call;
-    others.inputs = 3;
-    return gckpti_gradients_flops(&others, forward) + forward / 2 +
-           (call->in[3].grad ? forward : 0);
-}
-
-GCKPTI_DESC_WITH(masked_attention, gckpti_masked_attention_shape, gckpti_attention_flops,
-                 gckpti_masked_flops_backward, NULL, 0,
+GCKPTI_DESC_WITH(masked_attention, gckpti_attention_shape, gckpti_attention_flops,
+                 gckpti_attention_flops_backward, NULL, 0,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(3) | GCKPT_SAVED,

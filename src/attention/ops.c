@@ -36,7 +36,7 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     const int64_t tile = GCKPTI_KEY_TILE, along = tile * gckpti_ceil_to(d, 32);
     const int64_t across = tile * (d + 16), scores = tile * tile;
     const int64_t mask = gckpti_has_mask(call) ? tile * (tile + 16) : 0;
-    if (gckpti_is_mixed(call))
+    if (gckpti_is_mixed(call) && !gckpti_has_mask(call)) /* with a mask it computes in f32 */
         return gckpti_mixed_attention_workspace(call, t, s, d, backward);
     (void)t, (void)s;
     if (gckpti_is_plain(call))
@@ -58,7 +58,23 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
-/* Shape rule: heads divide the columns; causal attention needs a key for each query. */
+static gckpt_result gckpti_mask_fits(gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
+    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
+    int fits = mask->n <= 4;
+    for (int i = 1; fits && i <= mask->n; i++)
+        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
+    return fits ? GCKPT_OK
+                : gckpt_fail(call, GCKPT_E_SHAPE,
+                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
+                             "%S: each of its last axes has that size or 1",
+                             mask, &scores);
+}
+
+/* Shape rule: heads divide the columns; causal attention needs a key for each query; a mask
+ * broadcasts to the scores. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -77,7 +93,8 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "attention: key_heads %i must divide the %i heads, and k %S, v have "
                           "key_heads * %I columns, as q %S has heads * %I",
                           o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
-    if (call->inputs == 4 && (lengths->n != 1 || lengths->d[0] != q->d[0]))
+    const int has_mask = gckpti_has_mask(call);
+    if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: lengths %S must be (B), one for each row of q %S", lengths,
                           q);
@@ -89,7 +106,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->shape = *q;
     call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     gckpti_attention_set_workspace(call, o->key_heads && o->key_heads < o->heads);
-    return GCKPT_OK;
+    return has_mask ? gckpti_mask_fits(call) : GCKPT_OK;
 }
 
 static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
@@ -362,8 +379,11 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
 
 static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 {
-    uint64_t forward = gckpti_attention_flops(call);
-    return gckpti_gradients_flops(call, forward) + forward / 2;
+    const uint64_t forward = gckpti_attention_flops(call);
+    gckpt_call others = *call;
+    others.inputs = 3;
+    return gckpti_gradients_flops(&others, forward) + forward / 2 +
+           (gckpti_has_mask(call) && call->in[3].grad ? forward : 0);
 }
 
 static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
