@@ -101,8 +101,4 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
         table->f32_uses--;
     return t;
 }
-
-GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
-{
-    return gckpti_apply_to(&gckpti_op_gather, x, index, NULL, NULL, 0);
-}
+GCKPTI_BINARY_BUILDER(gather)
