@@ -70,18 +70,9 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
         const int64_t skipped =
             s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? (i - s->diagonal) / W * W : 0;
         float *to = c + i * s->c_row + skipped;
-        gckpti_tile u = { 0,
-                          a + i * s->a_row,
-                          s->a_row,
-                          s->a_step,
-                          b + skipped,
-                          s->b_step,
-                          s->from_zero ? NULL : to,
-                          s->c_row,
-                          to,
-                          s->c_row,
-                          W,
-                          NULL };
+        gckpti_tile u = { 0,  a,        s->a_row, s->a_step, b, s->b_step,
+                          to, s->c_row, to,       s->c_row,  W, NULL };
+        u.a += i * s->a_row, u.b += skipped, u.from = s->from_zero ? NULL : to;
         rows = gckpti_min(m - i, GCKPTI_TILE_ROWS);
         const V(attn_part) t = V(attn_range)(s, i, rows, k);
         if (t.first >= t.end && !s->from_zero)

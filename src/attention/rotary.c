@@ -87,8 +87,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
                     GCKPTI_KERNEL_OF(call, attention->rotary, gckpti_rotary_row));
 }
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_DESC(rotary, gckpti_rotary_shape, gckpti_flops_3,
-            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+GCKPTI_DESC(rotary, gckpti_rotary_shape, gckpti_flops_3, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
@@ -101,12 +100,11 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    const gckpti_rotary o = { desc->heads,
-                              desc->base == 0.0f ? 10000.0f : desc->base,
-                              (int)gckpti_min(desc->position, INT32_MAX),
-                              0,
-                              scale,
-                              f != NULL };
+    gckpti_rotary o = {
+        desc->heads, desc->base, (int)gckpti_min(desc->position, INT32_MAX), 0, 0, 0
+    };
+    o.base = desc->base == 0.0f ? 10000.0f : desc->base, o.scale = scale,
+    o.has_frequencies = f != NULL;
     size_t bytes =
         desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
     if (desc->position < 0 || desc->position > INT32_MAX)

@@ -165,17 +165,9 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 /* Returns the map of an axis for DOWN: results are windows, elements are pixels. */
 static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
-    const gckpt_window *w = &z->window;
-    gckpti_axis_map r = { z->image[axis],
-                          z->windows[axis],
-                          z->taps[axis],
-                          w->stride[axis],
-                          w->dilation[axis],
-                          -w->padding[axis],
-                          0,
-                          1,
-                          0,
-                          1 };
+    gckpti_axis_map r = { z->image[axis], z->windows[axis], z->taps[axis], 0, 0, 0, 0, 1, 0, 1 };
+    r.stride = z->window.stride[axis], r.dilation = z->window.dilation[axis];
+    r.first = -z->window.padding[axis];
     return r;
 }
 
@@ -190,16 +182,12 @@ static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, 
     each = stride / common;
     while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
         k++;
-    gckpti_axis_map r = { z->windows[axis],
-                          (z->image[axis] - phase + stride - 1) / stride,
-                          k < each ? (z->taps[axis] - k + each - 1) / each : 0,
-                          1,
-                          -(dilation / common),
-                          (from - k * dilation) / stride,
-                          phase,
-                          stride,
-                          k,
-                          each };
+    gckpti_axis_map r = {
+        z->windows[axis], 0, 0, 1, -(dilation / common), 0, phase, stride, k, each
+    };
+    r.results = (z->image[axis] - phase + stride - 1) / stride;
+    r.taps = k < each ? (z->taps[axis] - k + each - 1) / each : 0;
+    r.first = (from - k * dilation) / stride;
     return r;
 }
 
@@ -297,10 +285,9 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
     }
 }
 
-GCKPTI_OP_KERNELS(
-    conv2d,
-    gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
-    if (backward) gckpti_bias_backward(call))
+GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward,
+                                          GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
+                  if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -322,8 +309,8 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                  gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops, gckpti_conv2d_field, 0,
+                  GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
@@ -367,27 +354,15 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
     return x ? gckpt_reshape(x, gckpt_shape3(x->shape.d[0], x->shape.d[2], x->shape.d[3])) : NULL;
 }
 
-GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 0, 2);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 0, 1);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 1, 2);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 1, 1);
-}
+#define GCKPTI_CONV(name, transposed, axes)                                                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,     \
+                                         const gckpt_window *window)                               \
+    {                                                                                              \
+        return gckpti_conv_new(x, w, bias, window, transposed, axes);                              \
+    }
+GCKPTI_CONV(conv2d, 0, 2)
+GCKPTI_CONV(conv1d, 0, 1)
+GCKPTI_CONV(conv2d_transposed, 1, 2)
+GCKPTI_CONV(conv1d_transposed, 1, 1)
+#undef GCKPTI_CONV
 #endif
