@@ -9,7 +9,7 @@
  * classes, dw += d x over the rows. Ignored rows (target < 0) take part with d = +0, as in the two
  * ops: otherwise a -0 could stay in dw, or an infinity in w stay hidden. The products round d.
  * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is complete.
- * Its lowering (gckpti_set_lowering) is a number of rows: the backward computes loss and gradient
+ * Its lowering (linear_loss/plan.c) is a number of rows: the backward computes loss and gradient
  * of that many rows at a time, and their logits only once; the forward only counts rows. */
 typedef struct {
     int64_t block, chunk;            /* rows and classes per pass */

@@ -75,6 +75,11 @@ static inline void gckpti_run_rows(const gckpt_call *call,
         gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
+/* Returns the kernel of a row of an op (GCKPTI_ROW_OP_..), for the forward or the backward. */
+#define GCKPTI_ROW_OF(name)                                                                        \
+    GCKPTI_KERNEL_OF(call, rows[GCKPTI_ROW_OP_##name][backward],                                   \
+                     backward ? gckpti_##name##_row_grad : gckpti_##name##_row)
+
 /* Applies an op to a, b and, if not NULL, c. */
 static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                             gckpt_tensor *c, const void *attributes, size_t size)

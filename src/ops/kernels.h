@@ -13,6 +13,7 @@ enum {
     GCKPTI_FIRST_BINARY = GCKPTI_KIND_add
 };
 #undef GCKPTI_KIND
+enum { GCKPTI_ROW_OP_softmax, GCKPTI_ROW_OP_log_softmax, GCKPTI_ROW_OP_norm };
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
 /* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
 enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
@@ -46,12 +47,7 @@ typedef struct {
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
     void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*rows[3][2])(const gckpt_call *call, int64_t row); /* GCKPTI_ROW_OP_..: both passes */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;

@@ -32,10 +32,8 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
 static void gckpti_run_norm(const gckpt_call *call, int backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (!backward)
-        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_forward, gckpti_norm_row));
-    else if (call->in[0].grad)
-        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_backward, gckpti_norm_row_grad));
+    if (!backward || call->in[0].grad)
+        gckpti_run_rows(call, GCKPTI_ROW_OF(norm));
     if (backward)
         gckpti_run_column_sums(call, o->gain, o->bias);
 }

@@ -101,14 +101,8 @@ GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
-#define GCKPTI_ROW_KERNELS(name)                                                                   \
-    GCKPTI_OP_KERNELS(                                                                             \
-        name,                                                                                      \
-        gckpti_run_rows(                                                                           \
-            call, backward ? GCKPTI_KERNEL_OF(call, name##_backward, gckpti_##name##_row_grad)     \
-                           : GCKPTI_KERNEL_OF(call, name##_forward, gckpti_##name##_row)))
-GCKPTI_ROW_KERNELS(softmax)
-GCKPTI_ROW_KERNELS(log_softmax)
+GCKPTI_OP_KERNELS(softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(softmax)))
+GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
 GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,

@@ -1566,7 +1566,7 @@ static void off_divide(float *x, float by, int64_t n)
 
 static void off_softmax(const gckpt_call *call, int64_t row)
 {
-    right->softmax_forward(call, row);
+    right->rows[GCKPTI_ROW_OP_softmax][0](call, row);
     off(call->out + call->shape.d[1] - 1);
 }
 
@@ -1624,7 +1624,7 @@ static void test_wrong(void)
             else if (what == 1)
                 k.divide = off_divide;
             else if (what == 2)
-                k.softmax_forward = off_softmax;
+                k.rows[GCKPTI_ROW_OP_softmax][0] = off_softmax;
             else if (what == 3)
                 k.run_loop = off_gelu;
             else if (what == 4)
