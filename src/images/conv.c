@@ -165,9 +165,11 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 /* Returns the map of an axis for DOWN: results are windows, elements are pixels. */
 static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
-    gckpti_axis_map r = { z->image[axis], z->windows[axis], z->taps[axis], 0, 0, 0, 0, 1, 0, 1 };
-    r.stride = z->window.stride[axis], r.dilation = z->window.dilation[axis];
-    r.first = -z->window.padding[axis];
+    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
+    const int64_t first = -z->window.padding[axis];
+    gckpti_axis_map r = {
+        z->image[axis], z->windows[axis], z->taps[axis], stride, dilation, first, 0, 1, 0, 1
+    };
     return r;
 }
 
@@ -182,12 +184,11 @@ static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, 
     each = stride / common;
     while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
         k++;
-    gckpti_axis_map r = {
-        z->windows[axis], 0, 0, 1, -(dilation / common), 0, phase, stride, k, each
-    };
-    r.results = (z->image[axis] - phase + stride - 1) / stride;
-    r.taps = k < each ? (z->taps[axis] - k + each - 1) / each : 0;
-    r.first = (from - k * dilation) / stride;
+    const int64_t results = (z->image[axis] - phase + stride - 1) / stride;
+    const int64_t taps = k < each ? (z->taps[axis] - k + each - 1) / each : 0;
+    const int64_t first = (from - k * dilation) / stride;
+    gckpti_axis_map r = { z->windows[axis], results, taps, 1, -(dilation / common), first, phase,
+                          stride,           k,       each };
     return r;
 }
 

@@ -72,8 +72,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
         const int64_t to = (row * s->out[1] + q) * n;
         const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
-        int64_t c = 0, left = n;
-        for (; left > 0 && (!scatters || left >= W); c += W, left -= W) {
+        for (int64_t c = 0, left = n; left > 0 && (!scatters || left >= W); c += W, left -= W) {
             const float *x = backward ? NULL : call->in[0].data + from + c;
             float *dx = backward ? call->in[0].grad + from + c : NULL;
             V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
