@@ -68,27 +68,27 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-/* If c is a column whose rows are adjacent, makes it the row of the product b' a', whose kernels
- * read a as it is stored, in whole vectors. Needs no scratch. */
-static void gckpti_column_as_row(gckpti_product *t)
+/* Returns t or, if c is a column whose rows are adjacent, the product b' a' whose row c is, set in
+ * `row`: its kernels read a as it is stored, in whole vectors. Needs no scratch. */
+static const gckpti_product *gckpti_column_as_row(const gckpti_product *t, gckpti_product *row)
 {
-    const gckpti_operand column = t->b;
     if (t->m == 1 || t->n != 1 || t->c_stride != 1 || gckpti_has_compressed(&t->b) ||
         (t->a.stride != 1 && t->a.k_stride != 1) || t->initial_stride)
-        return;
+        return t;
     for (int64_t i = 0; t->initial && !t->accumulate && i < t->m; i++)
         t->c[i] = *t->initial;
-    t->accumulate |= t->initial != NULL;
-    t->b = t->a, t->a = column;
-    t->n = t->c_stride = t->m, t->m = 1;
+    *row = *t, row->accumulate |= t->initial != NULL;
+    row->b = t->a, row->a = t->b;
+    row->n = row->c_stride = t->m, row->m = 1;
+    return row;
 }
 
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product)
 {
-    gckpti_product t = *product;
-    gckpti_products s = { call, &t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
-    s.floats = gckpti_product_workspace(t.m, t.n, t.k);
-    gckpti_column_as_row(&t);
+    gckpti_product row;
+    gckpti_products s = { call, product, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
+    s.t = gckpti_column_as_row(product, &row);
+    s.floats = gckpti_product_workspace(product->m, product->n, product->k);
     gckpti_products_split(&s);
     gckpti_run_products(&s);
 }
