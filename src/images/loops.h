@@ -51,7 +51,12 @@ GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
         memcpy(to, from, W * sizeof(uint16_t));
 }
 
-GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
+#if GCKPTI_ISA < 0 && !defined(GCKPT_SMALL)
+GCKPTI_IN_EACH
+#else
+GCKPTI_INLINED
+#endif
+void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
@@ -61,18 +66,20 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
     const int64_t last = s->in[1] - (wide - 1) * s->o.dilation[1] - 1; /* first tap of the last */
     const INTS none = V(bits)(V(zero)());
     const int stores = backward && s->stores;
-    const int scatters = backward && max && !stores; /* the rest is V(pool_scatter)'s */
-    for (int64_t q = 0; q < s->out[1]; q++) {
-        const int64_t first = q * s->o.stride[1] - s->o.padding[1];
-        const gckpti_pool_taps columns = !GCKPTI_IS_SMALL && first >= 0 && first <= last
-                                             ? all
-                                             : gckpti_pool_taps_of(s, 1, first);
+    const int scatters = backward && max && !stores; /* writes one tap of each result */
+    const int skips = scatters && (W == 1 || n < W); /* of all channels: windows' taps are unused */
+    const float area = (float)rows.counted * (float)wide;
+    int64_t first = -s->o.padding[1], to = row * s->out[1] * n;
+    int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
+    for (const int64_t end = to + s->out[1] * n, stride = s->o.stride[1]; to < end;
+         to += n, first += stride, from += stride * n) {
+        const int inside = !GCKPTI_IS_SMALL && (skips || (first >= 0 && first <= last));
+        const gckpti_pool_taps columns = inside ? all : gckpti_pool_taps_of(s, 1, first);
         const int64_t h0 = rows.begin, h1 = rows.end, w0 = columns.begin, w1 = columns.end;
-        const FLOATS size = V(set1)((float)rows.counted * (float)columns.counted);
-        const int64_t to = (row * s->out[1] + q) * n;
-        const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
+        const FLOATS size = V(set1)(inside ? area : (float)rows.counted * (float)columns.counted);
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
-        for (int64_t c = 0, left = n; left > 0 && (!scatters || left >= W); c += W, left -= W) {
+        int64_t c = 0, left = n;
+        for (; left > 0 && (!scatters || (W > 1 && left >= W)); c += W, left -= W) {
             const float *x = backward ? NULL : call->in[0].data + from + c;
             float *dx = backward ? call->in[0].grad + from + c : NULL;
             V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
@@ -109,39 +116,21 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             if (!backward && saved)
                 V(copy_taps)(saved + c, &index, left);
         }
+        for (; scatters && c < n; c++) {
+            const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
+            const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
+            call->in[0].grad[from + c + e] += call->grad_out[to + c];
+        }
     }
 }
 #undef GCKPTI_CONVERT
 
-/* Adds the gradients of channels from `first` on of a row of windows to their saved taps. */
-GCKPTI_INLINED void V(pool_scatter)(const gckpti_pool_state *s, int64_t row, int64_t first)
-{
-    const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
-    const int64_t down = s->o.dilation[0] * line, right = s->o.dilation[1] * n;
-    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0];
-    const int64_t end = (row + 1) * s->out[1] * n;
-    int64_t from = (row / s->out[0] * s->in[0] + top) * line - s->o.padding[1] * n;
-    const uint16_t *saved = (const uint16_t *)s->call->saved;
-    const float *g = s->call->grad_out;
-    float *dx = s->call->in[0].grad;
-    for (int64_t at = row * s->out[1] * n; at < end; at += n, from += s->o.stride[1] * n)
-        for (int64_t c = first; c < n; c++) {
-            const uint32_t tap = saved[at + c], h = tap / (uint32_t)wide;
-            const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
-            dx[from + c + e] += g[at + c];
-        }
-}
-
 GCKPTI_KERNEL void V(pool_row)(const gckpti_pool_state *s, int64_t row)
 {
     const gckpti_pool_state copy = *s; /* which no store can alias */
-    const int64_t vectors = W == 1 ? 0 : s->stores ? s->channels : s->channels / W * W;
-    if (s->backward && s->max) {
-        if (vectors)
-            V(pool_windows)(&copy, row, 1, 1);
-        if (vectors < s->channels)
-            V(pool_scatter)(&copy, row, vectors);
-    } else if (s->backward)
+    if (s->backward && s->max)
+        V(pool_windows)(&copy, row, 1, 1);
+    else if (s->backward)
         V(pool_windows)(&copy, row, 0, 1);
     else if (s->max)
         V(pool_windows)(&copy, row, 1, 0);
