@@ -130,9 +130,6 @@ static inline float gckpti_attn_plus_mask(const gckpti_attn *h, const gckpti_att
     return mask ? s + mask->x[gckpti_attn_at_mask(h, mask, head, i, j)] : s;
 }
 
-/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
-
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
  * keys, rows of whole vectors. In mixed plans: packed operands, dq, and, if heads share keys (s >
  * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of narrow rows. */

@@ -141,7 +141,8 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     return h;
 }
 
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
+/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
+static int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 {
     if (h->call->inputs == 4)
         h->visible.keys = h->call->in[3].index[row];

@@ -51,12 +51,13 @@ GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
         memcpy(to, from, W * sizeof(uint16_t));
 }
 
-#if GCKPTI_ISA < 0 && !defined(GCKPT_SMALL)
-GCKPTI_IN_EACH
+/* max and backward are constants; if it were not inlined, each window would test them. */
+#if GCKPTI_ISA < 0 && GCKPTI_OPTIMISED && !GCKPTI_IS_SMALL
+#define GCKPTI_WINDOWS static inline __attribute__((always_inline))
 #else
-GCKPTI_INLINED
+#define GCKPTI_WINDOWS GCKPTI_INLINED
 #endif
-void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
+GCKPTI_WINDOWS void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
@@ -124,6 +125,7 @@ void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backw
     }
 }
 #undef GCKPTI_CONVERT
+#undef GCKPTI_WINDOWS
 
 GCKPTI_KERNEL void V(pool_row)(const gckpti_pool_state *s, int64_t row)
 {

@@ -88,6 +88,7 @@ GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_BINARY_BUILDER(gather)
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -101,4 +102,3 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
         table->f32_uses--;
     return t;
 }
-GCKPTI_BINARY_BUILDER(gather)

@@ -295,12 +295,8 @@ GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    const float *smoothing = (const float *)call->attributes;
     gckpt_shape rows = *x;
     rows.n--;
-    if (GCKPTI_WITH_LOSSES && smoothing && !(*smoothing >= 0.0f && *smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "%s: smoothing %g must be 0 to 1", name,
-                          (double)*smoothing);
     if (x->n < 1)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S must be (..,V)", name, x);
     if (!gckpti_same_shape(soft ? x : &rows, targets))
@@ -342,5 +338,4 @@ GCKPTI_DESC_WITH(cross_entropy, gckpti_cross_entropy_shape, gckpti_flops_13, NUL
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_XY(0),
                     GCKPTI_READS_XY(0));
-
 GCKPTI_BUILDER_0(sum_loss)

@@ -2,6 +2,14 @@
 
 #ifndef GCKPT_NO_LOSSES
 /* ---- cross_entropy_with, soft_cross_entropy: formulas in ops/losses.c ---- */
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+{
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy", 0);
+}
 static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "soft_cross_entropy", 1);
@@ -10,8 +18,9 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(cross_entropy_with, GCKPTI_RUN_CLASSES(call, backward))
 GCKPTI_OP_KERNELS(soft_cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
 
-GCKPTI_DESC_WITH(cross_entropy_with, gckpti_cross_entropy_shape, gckpti_flops_20, NULL,
-                 gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
+GCKPTI_DESC_WITH(cross_entropy_with, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                 NULL, gckpti_cross_entropy_classes,
+                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 GCKPTI_DESC(soft_cross_entropy, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
