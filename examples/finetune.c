@@ -1272,7 +1272,7 @@ static void note_storage(void)
         fprintf(session.out,
                 "note   --%s int4 raises the loss of SmolLM2-135M by %s nats per token, %s,\n"
                 "       int8 by less than 0.001; measure this model's with --eval\n",
-                name, lm.data != NULL ? "0.04" : "0.3",
+                name, lm.data != NULL ? "0.03" : "0.3",
                 lm.data != NULL ? "with numbers that the data choose"
                                 : "since no --data choose its numbers");
         if (models[i] != NULL && is_rounded_gguf(models[i]))
