@@ -6,11 +6,13 @@
     sh tests/bench/record.sh finetuning build/qlora.md QLoRA
     ... --steps 30 --batch 1 --context 64 --rows 16 --threads 1 --seed 2      a training of the log
 
-All begin with the values of the same GGUF file and the same adapter, and train on the same windows of
-a text in the same order; a seed chooses the adapter and the windows. NF4 (with and without double quantisation; Dettmers et al. 2023) stores the
-dense layers of the blocks, as peft's QLoRA does: the embeddings, which are also the head, stay floats.
---store int8 and int4 also store these. Prints the loss on the last windows of the text before and after
-the training. Each run is a process of its own, which --runs selects; their losses are added to --json.
+All begin with the values of the same GGUF file (rescale.py writes one off every grid of 4 bits) and the
+same adapter, and train on the same windows of a text in the same order; a seed chooses adapter and
+windows. NF4 (with and without double quantisation; Dettmers et al. 2023) stores the dense layers of the
+blocks, as peft's QLoRA does: the embeddings, which are also the head, stay floats. --store int8 and int4
+store these as int8, which keeps the values of a file that has them as Q8_0. Prints the loss on the
+last windows of the text before and after the training. Each run is a process of its own, which --runs
+selects; their losses are added to --json.
 Needs torch, transformers, gguf, peft and bitsandbytes; the vocabulary must have at most 65,536 tokens."""
 import argparse
 import array
