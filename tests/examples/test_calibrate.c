@@ -87,8 +87,8 @@ static void read_values(gckpt_store *s, const char *name, float *to)
     memcpy(to, p.values, OUT * WIDTH * sizeof *to);
 }
 
-/* Weights (in,out) of layer a, as GPT-2 has them: 64 outputs in blocks of 32. What the layer computes
- * has less error than after rounding one by one, and I4 keeps the chosen values. */
+/* Checks weights (in,out) of layer a, as GPT-2 has them: 64 outputs in blocks of 32. The layer's
+ * results have less error than after rounding one by one, and I4 keeps the chosen values. */
 static void check_in_out(const calibration *c, const float *x, calibrate_scratch *scratch)
 {
     enum { OUTPUTS = 64 };
