@@ -1,17 +1,14 @@
 /* calibrate.h - stores a model's matrices as GCKPT_STORAGE_I4 with the least error in what the
  * layers compute. To copy, with model.h and gguf_write.h.
  *
- *     calibration c = { 0 };
- *     // model.h: the hook `linear` calls calibrate_input(&c, module, x) and uses its result
- *     // build and plan the graph, then:
- *     if (calibrate_begin(&c, 256) != 0) ...          // out of memory: fewer columns together
- *     // run it on some rows of the data, for example 4,096 tokens
- *     if (calibrate_store(&c, store, &model) != 0)    // the matrices become I4
+ *     calibration c = { 0 };  // the model's matrices are stored as GCKPT_STORAGE_I8, for example
+ *     if (calibrate_measure(&c, &model, store, tokens, 16, 256) != 0 || // 4,096 tokens of the data
+ *         calibrate_store(&c, store, &model) != 0)                      // the matrices become I4
  *         fprintf(stderr, "%s\n", model.error);
  *     calibrate_end(&c);
  *
- * The method is that of GPTQ (Frantar 2022) within blocks of columns. Numbers are rounded from left
- * to right; by the sums x' x of the inputs x of a layer, the next columns compensate each rounding
+ * The method is that of GPTQ (Frantar 2022) within blocks of inputs. Numbers are rounded one input of
+ * the layer after the other; by the sums x' x of the inputs x, the next ones compensate each rounding
  * error. Scale and zero point of 32 numbers are those of a small table with the least error, weighted
  * by the diagonal of the sums. Memory: 4 * block bytes for each column of the inputs. The results do
  * not depend on the number of threads (compile with -ffp-contract=off, as gradckpt.h itself is).
@@ -23,7 +20,7 @@
 
 typedef struct { /* the input of one layer or of several, such as those of queries, keys, values */
     int id;      /* gckpt_id of the tensor in the graph that was built first */
-    int64_t width, block;
+    int64_t width, block, rows; /* rows: inputs that are in the sums */
     /* sums of products of two columns of a block, (n,n) for a block of n columns; or NULL */
     float *sums;
 } calibration_input;
@@ -39,9 +36,14 @@ typedef struct {
     calibration_layer *layers;
     size_t count, capacity;
     int failed; /* nonzero if memory was missing */
+    /* of calibrate_measure: the run's threads (0: all) and options, set before; bytes of the sums, the
+     * model and its run, known after */
+    int threads;
+    gckpt_exec_desc exec;
+    size_t bytes;
 } calibration;
 
-enum { CALIBRATE_MOST = 256 }; /* most columns of a block */
+enum { CALIBRATE_MOST = 512 }; /* most columns of a block */
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 static inline gckpt_result calibrate_shape(gckpt_call *call)
@@ -77,6 +79,7 @@ static inline void calibrate_forward(const gckpt_call *call)
         d.workspace = call->workspace;
         gckpt_product(call, &d);
     }
+    in->rows += in->sums != NULL ? rows : 0;
     memcpy(call->out, x, (size_t)(rows * in->width) * sizeof *x);
 }
 
@@ -159,6 +162,7 @@ static inline int calibrate_begin(calibration *c, int64_t block)
             continue;
         free(in->sums);
         in->block = in->width < block ? in->width : block;
+        in->rows = 0;
         in->sums = (float *)calloc(calibrate_input_bytes(in, block), 1);
         c->failed |= in->sums == NULL;
     }
@@ -178,15 +182,17 @@ static inline void calibrate_end(calibration *c)
 
 /* ---- rounding -------------------------------------------------------------------------------- */
 /* Writes to u (n,n), above the diagonal, the U of the product (U + 1) D (U + 1)' that the sums
- * (n,n) are, with a diagonal D. A hundredth of the mean of the sums' diagonal is added to it first,
- * so that columns that are 0, or multiples of each other, divide nothing by 0. */
-static inline void calibrate_factor(const float *sums, int64_t n, float *u)
+ * (n,n) of `rows` inputs are, with a diagonal D. A share of the mean of the sums' diagonal is added to
+ * it first: 1 % so that columns that are 0, or multiples of each other, divide nothing by 0; and more
+ * for few rows, whose products say less about other inputs (Ledoit & Wolf 2004). */
+static inline void calibrate_factor(const float *sums, int64_t n, int64_t rows, float *u)
 {
+    const float share = 0.01f + 100 / (float)(rows > 0 ? rows : 1);
     float mean = 0;
     for (int64_t i = 0; i < n; i++)
         mean += sums[i * n + i] / (float)n;
     for (int64_t i = 0; i < n * n; i++)
-        u[i] = sums[i] + (i % (n + 1) != 0 ? 0 : mean > 0 ? 0.01f * mean : 1);
+        u[i] = sums[i] + (i % (n + 1) != 0 ? 0 : mean > 0 ? share * mean : 1);
     for (int64_t j = n - 1; j >= 0; j--)
         for (int64_t a = 0; a < j; a++) {
             const float part = u[a * n + j] / u[j * n + j];
@@ -236,64 +242,148 @@ static inline void calibrate_fit(const float *x, const float *weights, float *sc
     }
 }
 
-/* Rounds columns at..at+n-1 of the weights w (rows,in->width); u, v and weights have space for
- * block * block, block and block elements. */
+typedef struct {
+    float u[CALIBRATE_MOST * CALIBRATE_MOST]; /* calibrate_factor */
+    float weights[CALIBRATE_MOST];            /* of the columns' errors */
+    /* weights (n,32) of a block's n columns and of 32 outputs, with the compensations */
+    float values[CALIBRATE_MOST * 32];
+} calibrate_scratch;
+
+/* Finds scale and zero point of the numbers of 32 outputs from column i of a block on: a pair for 32
+ * columns of each output or, if the weights are (in,out), for column i of all outputs. */
+static inline void calibrate_scales(const calibrate_scratch *s, int transposed, int64_t i,
+                                    float *scale, float *zero)
+{
+    static const float equal[32] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    for (int r = 0; r < 32; r++) {
+        float x[32];
+        for (int k = 0; k < 32 && transposed; k++)
+            x[k] = s->values[(i + k) * 32 + r];
+        if (transposed)
+            calibrate_fit(x, s->weights + i, scale + r, zero + r);
+        else if (r == 0)
+            calibrate_fit(s->values + i * 32, equal, scale, zero);
+        else
+            scale[r] = scale[0], zero[r] = zero[0];
+    }
+}
+
+/* Rounds the weights of n columns from `at` on of a layer's input: w (out,in) or, unless transposed,
+ * (in,out). */
 static inline void calibrate_columns(const calibration_input *in, int64_t at, int64_t n,
-                                     int64_t rows, float *w, float *u, float *v, float *weights)
+                                     int64_t out, int transposed, float *w, calibrate_scratch *s)
 {
     const float *sums = in->sums + at * in->block;
-    calibrate_factor(sums, n, u);
+    const int64_t column = transposed ? 1 : out, output = transposed ? in->width : 1;
+    calibrate_factor(sums, n, in->rows, s->u);
     for (int64_t i = 0; i < n; i++)
-        weights[i] = sums[i * n + i];
-    for (int64_t r = 0; r < rows; r++) {
-        float *x = w + r * in->width + at, scale = 0, zero = 0;
-        memcpy(v, x, (size_t)n * sizeof *v);
+        s->weights[i] = sums[i * n + i];
+    for (int64_t first = 0; first < out; first += 32) {
+        const int64_t outputs = out - first < 32 ? out - first : 32;
+        float *x = w + at * column + first * output;
+        float scale[32], zero[32], error[32] = { 0 };
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t r = 0; r < 32; r++)
+                s->values[i * 32 + r] = r < outputs ? x[i * column + r * output] : 0;
         for (int64_t i = 0; i < n; i++) {
-            if (i % 32 == 0)
-                calibrate_fit(v + i, weights + i, &scale, &zero);
-            const float rounded = calibrate_round(v[i], scale, zero);
-            const float error = x[i] - rounded;
-            const float *next = u + i * n;
-            x[i] = rounded;
-            for (int64_t k = i + 1; k < n; k++)
-                v[k] += error * next[k];
+            if (i % 32 == 0 || !transposed)
+                calibrate_scales(s, transposed, i, scale, zero);
+            for (int64_t r = 0; r < outputs; r++) {
+                float *to = x + i * column + r * output;
+                const float rounded = calibrate_round(s->values[i * 32 + r], scale[r], zero[r]);
+                error[r] = *to - rounded;
+                *to = rounded;
+            }
+            for (int64_t k = i + 1; k < n; k++) {
+                const float part = s->u[i * n + k];
+                for (int r = 0; r < 32; r++)
+                    s->values[k * 32 + r] += error[r] * part;
+            }
         }
     }
 }
 
-/* Stores the weights of a layer as I4, unless they are floats. */
+/* Stores the weights of a layer as I4, unless they are floats or their rows are no multiple of 32. */
 static inline int calibrate_layer(const calibration_layer *layer, gckpt_store *store, model_any *m,
-                                  float *u)
+                                  calibrate_scratch *s)
 {
     const calibration_input *in = layer->input;
+    const int transposed = m->config.family->transposed;
     char name[MODEL_NAME];
     gckpt_parameter p;
-    float *const v = u + in->block * in->block, *const weights = v + in->block;
     model_store_name(&m->config, name, model_join(name, layer->module, ".weight"));
     const int id = gckpt_store_find(store, name);
-    if (!m->config.family->transposed || gckpt_store_peek(store, id, &p) != GCKPT_OK ||
-        p.storage == GCKPT_STORAGE_F32 || p.shape.n != 2 || p.shape.d[1] != in->width)
+    if (gckpt_store_peek(store, id, &p) != GCKPT_OK || p.storage == GCKPT_STORAGE_F32 ||
+        p.shape.n != 2 || p.shape.d[transposed] != in->width || p.shape.d[1] % 32 != 0)
         return 0;
     if (gckpt_store_quantise(store, name, GCKPT_STORAGE_F32) != GCKPT_OK ||
         gckpt_store_get(store, id, &p) != GCKPT_OK)
         return model_fail(m, "%s", gckpt_error_text(store));
     for (int64_t at = 0; at < in->width; at += in->block)
         calibrate_columns(in, at, in->width - at < in->block ? in->width - at : in->block,
-                          p.shape.d[0], p.values, u, v, weights);
+                          p.shape.d[!transposed], transposed, p.values, s);
     return gckpt_store_quantise(store, name, GCKPT_STORAGE_I4) == GCKPT_OK
                ? 0
                : model_fail(m, "%s", gckpt_error_text(store));
 }
 
-/* Stores the weights of all measured layers that are quantised (as I8, for example) as I4. Models
- * whose weights are (in,out), such as GPT-2, keep theirs: their blocks are not of one output. */
+/* Stores as I4 the weights of all measured layers that are quantised (as I8, for example). */
 static inline int calibrate_store(const calibration *c, gckpt_store *store, model_any *m)
 {
-    float *u = (float *)malloc((size_t)(c->block * (c->block + 2)) * sizeof *u);
-    int failed = u == NULL || c->failed ? model_fail(m, "out of memory for the sums of inputs") : 0;
+    calibrate_scratch *s = (calibrate_scratch *)malloc(sizeof *s);
+    int failed = s == NULL || c->failed ? model_fail(m, "out of memory for the sums of inputs") : 0;
     for (size_t i = 0; i < c->count && !failed; i++)
-        failed = calibrate_layer(&c->layers[i], store, m, u);
-    free(u);
+        failed = calibrate_layer(&c->layers[i], store, m, s);
+    free(s);
+    return failed;
+}
+
+/* ---- a model --------------------------------------------------------------------------------- */
+static inline gckpt_tensor *calibrate_linear(void *user, const model_site *at, const char *module,
+                                             gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
+{
+    return model_affine(at->config, calibrate_input((calibration *)user, module, x), w, bias);
+}
+
+/* Measures the inputs of all layers of a model for `tokens` (rows,T), in blocks of CALIBRATE_MOST
+ * columns. Call calibrate_end afterwards, also after an error. */
+static inline int calibrate_measure(calibration *c, model_any *m, gckpt_store *store,
+                                    const int32_t *tokens, int64_t rows, int64_t T)
+{
+    model_hooks hooks;
+    model_options options;
+    gckpt_plan_desc desc;
+    memset(&hooks, 0, sizeof hooks);
+    memset(&options, 0, sizeof options);
+    memset(&desc, 0, sizeof desc);
+    hooks.user = c;
+    hooks.linear = calibrate_linear;
+    options.hooks = &hooks;
+    gckpt_graph *g = gckpt_graph_new(store, NULL);
+    gckpt_tensor *input = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, T));
+    const gckpt_fetch_spec hidden = { model_hidden(m, input, &options), 0 };
+    desc.mode = GCKPT_INFERENCE;
+    desc.threads = c->threads;
+    desc.fetch.specs = &hidden;
+    desc.fetch.count = 1;
+    gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *exec = gckpt_exec_new(plan, store, &c->exec);
+    gckpt_result result = exec != NULL ? GCKPT_OK : GCKPT_E_MEMORY;
+    const void *from = plan == NULL ? (void *)g : exec == NULL ? (void *)store : (void *)exec;
+    if (exec != NULL && calibrate_begin(c, CALIBRATE_MOST) == 0) {
+        c->bytes = gckpt_plan_bytes(plan) + calibrate_bytes(c, c->block);
+        for (int64_t row = 0; row < rows && result == GCKPT_OK; row++) {
+            const gckpt_feed feed = { gckpt_id(input), tokens + row * T };
+            result = gckpt_forward(exec, &feed, 1, 1, NULL);
+        }
+    }
+    const int failed = c->failed            ? model_fail(m, "out of memory for the sums of inputs")
+                       : result != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(from))
+                                            : 0;
+    gckpt_exec_free(exec);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(g);
     return failed;
 }
 #endif

@@ -693,7 +693,6 @@ static struct {
     int refers;   /* nonzero while references[] are being computed */
     int exported; /* nonzero after the file of --export-gguf was written */
     double int8_loss; /* --store int4: the validation loss with int8; 0 if it was not measured */
-    calibration calibration; /* --store int4: sums of the layers' inputs until a model is loaded */
 } run;
 
 typedef struct { /* result of training by one method: a row of the table of --method all */
@@ -1261,7 +1260,7 @@ static int is_rounded_gguf(const char *path)
 }
 
 /* Prints a note how much accuracy int4 loses, as measured with SmolLM2-135M-Instruct whose columns
- * were scaled, so that no matrix is on a grid of 4 bits. */
+ * were scaled, so that no matrix is on a grid of 4 bits (tests/bench/rescale.py). */
 static void note_storage(void)
 {
     const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORAGE_F32 };
@@ -1271,10 +1270,11 @@ static void note_storage(void)
         if (stores[i] != GCKPT_STORAGE_I4)
             continue;
         fprintf(session.out,
-                "note   --%s int4 raises the loss of SmolLM2-135M by 0.03 nats per token, if the data\n"
-                "       choose its numbers (not those of a teacher, for DPO, or without data), int8 by\n"
-                "       less than 0.001; measure this model's with --eval\n",
-                name);
+                "note   --%s int4 raises the loss of SmolLM2-135M by %s nats per token, %s,\n"
+                "       int8 by less than 0.001; measure this model's with --eval\n",
+                name, lm.data != NULL ? "0.03" : "0.3",
+                lm.data != NULL ? "with numbers that the data choose"
+                                : "since no --data choose its numbers");
         if (models[i] != NULL && is_rounded_gguf(models[i]))
             fprintf(session.out, "note   --%s int4 rounds this GGUF again, since it is not Q4_0; "
                                  "auto does not\n", name);
@@ -1367,12 +1367,70 @@ static int check_tokens(const char *option, const char *dir)
     return failed;
 }
 
+/* Returns whether the data choose the numbers of int4 for a model that is stored as `store`: not those
+ * of a GGUF file's Q4_0, which stay as they are. */
+static int is_calibrated(int64_t store, const char *path)
+{
+    return store == GCKPT_STORAGE_I4 && run.train.count > 0 && !lm.plan &&
+           (!gguf_is_file(path) || is_rounded_gguf(path));
+}
+
+/* Fills `to` with tokens of the training rows, without padding, and returns their number, at most
+ * `most`. */
+static int64_t first_tokens(int32_t *to, int64_t most)
+{
+    const lm_run *r = &run.first;
+    const dataset *data = run.train.data;
+    int64_t n = 0;
+    for (uint64_t row = 0; row < run.train.count && n < most; row++) {
+        dataset_row(data, run.train.first + row, r->T, r->tokens, r->targets);
+        for (int i = 0; i <= data->pairs; i++) {
+            const int32_t *targets = r->targets + i * r->T;
+            int64_t used = r->T;
+            while (used > 0 && targets[used - 1] < 0)
+                used--;
+            used = used < most - n ? used : most - n;
+            memcpy(to + n, r->tokens + i * r->T, (size_t)used * sizeof *to);
+            n += used;
+        }
+    }
+    return n;
+}
+
+/* Stores the matrices of the model at `path`, which are int8, as int4 with the numbers that are best
+ * for 4,096 tokens of the training rows, except those of the modules in `floats`. Runs on the
+ * processor, for equal bits. */
+static int choose_int4(model_any *m, gckpt_store *store, const char *path, const char *floats)
+{
+    enum { MOST = 4096 };
+    static int32_t tokens[MOST];
+    calibration c = { .threads = (int)lm.threads, .exec = { .progress = session_cancelled } };
+    const int64_t n = first_tokens(tokens, MOST), T = run.first.T < n ? run.first.T : n;
+    int failed = T > 0 ? calibrate_measure(&c, m, store, tokens, n / T, T) : 0;
+    if (session.interrupted)
+        failed = session_fail(130, "interrupted before the first step; nothing was saved");
+    else if (failed || calibrate_store(&c, store, m) != 0 ||
+             model_quantise_except(m, store, GCKPT_STORAGE_I4, floats) != 0)
+        failed = session_fail(1, "--store int4: %s", m->error);
+    else
+        fprintf(
+            session.out,
+            "store  int4 of %s: its numbers were chosen by %lld tokens of the data, in %llu bytes%s\n",
+            path, (long long)(T > 0 ? n / T * T : 0), (unsigned long long)c.bytes,
+            lm.budget > 0 && c.bytes > (size_t)lm.budget ? ", more than --budget" : "");
+    calibrate_end(&c);
+    return failed;
+}
+
 /* Loads the teacher into the store of the trained model. */
 static int load_teacher(tuning *t)
 {
     const int as_is = o.teacher_store == STORE_AUTO;
-    const model_source source = { as_is ? GCKPT_STORAGE_F32 : (gckpt_storage)o.teacher_store, 0,
-                                  NULL, as_is && gguf_is_file(o.teacher) };
+    const int calibrates = is_calibrated(o.teacher_store, o.teacher);
+    const model_source source = { as_is        ? GCKPT_STORAGE_F32
+                                  : calibrates ? GCKPT_STORAGE_I8
+                                               : (gckpt_storage)o.teacher_store,
+                                  0, NULL, as_is && gguf_is_file(o.teacher) };
     const int64_t before = lm_param_count(t->run.store);
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
         return session_fail(1, "--teacher: %s", t->teacher.error);
@@ -1384,12 +1442,15 @@ static int load_teacher(tuning *t)
                             "most that many",
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
+    if (calibrates && choose_int4(&t->teacher, t->run.store, o.teacher, NULL) != 0)
+        return 1;
     t->teacher_params = lm_param_count(t->run.store) - before;
     if (t->teacher.note[0] != 0)
         fprintf(session.out, "note   %s\n", t->teacher.note);
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
             t->teacher.config.type, (long long)t->teacher_params,
-            source.as_file ? "in its file" : storage_names[source.storage]);
+            source.as_file ? "in its file"
+                           : storage_names[as_is ? GCKPT_STORAGE_F32 : o.teacher_store]);
     return 0;
 }
 
@@ -1451,7 +1512,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                               o.tied ? words : "") >= (int)sizeof floats)
         return session_fail(2, "--modules-to-save: allowed is a list of at most 1,000 characters");
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const int calibrates = run.calibration.count > 0; /* loads int8, which becomes int4 below */
+    const int calibrates = is_calibrated(o.store, model); /* loads int8, which becomes int4 below */
     const model_source source = { .storage = calibrates              ? GCKPT_STORAGE_I8
                                             : quantised_by_option() ? (gckpt_storage)o.store
                                                                     : GCKPT_STORAGE_F32,
@@ -1471,13 +1532,14 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                             t->model.error);
     if (t->model.note[0] != 0)
         fprintf(session.out, "note   %s\n", t->model.note);
-    if (calibrates && (calibrate_store(&run.calibration, t->run.store, &t->model) != 0 ||
-                       model_quantise_except(&t->model, t->run.store, GCKPT_STORAGE_I4,
-                                             source.floats) != 0))
-        return session_fail(1, "--store int4: %s", t->model.error);
-    calibrate_end(&run.calibration);
-    int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
-                                 : adapters_begin(&t->adapters, &t->model, t->run.store, &adapter_options);
+    /* a reference that does not fit the data is rejected later */
+    if (calibrates && t->model.config.vocabulary == run.vocabulary &&
+        t->model.config.context >= run.first.T &&
+        choose_int4(&t->model, t->run.store, model, source.floats) != 0)
+        return 1;
+    int failed = adapter != NULL
+                     ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
+                     : adapters_begin(&t->adapters, &t->model, t->run.store, &adapter_options);
     const int quantised = strstr(t->model.error, "quantised, and so frozen") != NULL;
     if (failed)
         return session_fail(1, "%s%s%s",
@@ -2160,7 +2222,10 @@ static int find_training_bytes(adapters_method method, size_t *least)
 {
     tuning t = { .run = run.first };
     lm_stage *m = &t.run.stages[LM_TRAINING];
+    const int64_t plan = lm.plan;
+    lm.plan = 1; /* only bytes matter, not the numbers of int4 */
     int failed = load_model(&t, method, o.model, o.adapter);
+    lm.plan = plan;
     *least = 0;
     m->user = &t;
     m->T = t.run.T;
@@ -2466,69 +2531,23 @@ static int note_base(tuning *t, const char *method)
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
-/* Appends a dense layer whose input is measured for --store int4. */
-static gckpt_tensor *measured_linear(void *user, const model_site *at, const char *module,
-                                     gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
-{
-    x = calibrate_input(&run.calibration, module, x);
-    return adapters_linear(user, at, module, x, w, bias);
-}
-
-/* Measures the inputs of all layers on the first 4,096 tokens of the training rows. */
-static int measure_inputs(tuning *t)
-{
-    lm_stage *m;
-    gckpt_report report;
-    if (calibrate_begin(&run.calibration, CALIBRATE_MOST) != 0)
-        return session_fail(1, "--store int4: out of memory for %llu bytes",
-                            (unsigned long long)calibrate_bytes(&run.calibration, CALIBRATE_MOST));
-    for (int64_t row = 0, tokens = 0; row < (int64_t)run.train.count && tokens < 4096; row++) {
-        const gckpt_result result = forward_row(t, &run.train, run.train.first + (uint64_t)row, &m, &report);
-        if (result != GCKPT_OK)
-            return result == GCKPT_CANCELLED ? 0 : session_fail(1, "%s", gckpt_error_text(m->exec));
-        tokens += m->T;
-    }
-    return 0;
-}
-
-/* For --store int4, loads the model as int8, which loses nothing, and measures with it the
- * validation loss (then the difference is what int4 costs on this data) and the layers' inputs, by
- * which load_model then rounds the weights. Only one model is in memory at a time. Skipped if the
- * budget is too small. A GGUF file's Q4_0 stays as it is, and DPO's two models are not measured. */
+/* For --store int4, loads the model as int8 and measures the validation loss with it: the difference
+ * is what int4 costs on this data. Only one model is in memory at a time. Skipped if the budget is
+ * too small, and for DPO, whose loss depends on the reference. */
 static int measure_int8(adapters_method method)
 {
     tuning t = { .run = run.first };
     double of_means;
-    const int64_t budget = lm.budget, evaluates = o.eval;
-    const gckpt_precision precision = lm.precision;
-    const int calibrates = !gguf_is_file(o.model) || is_rounded_gguf(o.model);
-    const int measures = lm.eval_every > 0 && lm.resume == NULL && lm.audit == NULL &&
-                         run.int8_loss <= 0 && !evaluates;
+    const int64_t budget = lm.budget;
     size_t arena;
-    if (o.store != GCKPT_STORAGE_I4 || lm.plan || o.objective == OBJECTIVE_DPO ||
-        (!calibrates && !measures))
+    if (o.store != GCKPT_STORAGE_I4 || lm.plan || o.objective == OBJECTIVE_DPO || o.eval ||
+        lm.eval_every == 0 || lm.resume != NULL || lm.audit != NULL || run.int8_loss > 0)
         return 0;
     o.store = GCKPT_STORAGE_I8, o.eval = 1, lm.budget = 0;
-    if (calibrates && t.run.device != NULL) { /* the sums are of the processor, for equal bits */
-        t.run.device = NULL;
-        lm.precision = GCKPT_FP32;
-    }
-    int failed = load_model(&t, method, o.model, o.adapter);
-    if (!failed && calibrates)
-        t.adapters.hooks.linear = measured_linear;
-    failed = failed || make_plans(&t);
-    const size_t bytes =
-        failed ? 0 : lm_total_bytes(&t.run, &arena) + calibrate_bytes(&run.calibration, CALIBRATE_MOST);
-    if (!failed && calibrates && budget > 0 && bytes > (size_t)budget)
-        fprintf(session.out,
-                "note   before the training, int4 takes %llu bytes to choose its numbers, more than "
-                "--budget\n",
-                (unsigned long long)bytes);
-    if (!failed && (calibrates || budget == 0 || bytes <= (size_t)budget))
-        failed = lm_new_execs(&t.run) ||
-                 (measures && evaluate_split(&t, &run.valid, &run.int8_loss, &of_means)) ||
-                 (calibrates && measure_inputs(&t));
-    o.store = GCKPT_STORAGE_I4, o.eval = evaluates, lm.budget = budget, lm.precision = precision;
+    int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t);
+    if (!failed && (budget == 0 || lm_total_bytes(&t.run, &arena) <= (size_t)budget))
+        failed = lm_new_execs(&t.run) || evaluate_split(&t, &run.valid, &run.int8_loss, &of_means);
+    o.store = GCKPT_STORAGE_I4, o.eval = 0, lm.budget = budget;
     lm_free_execs(&t.run);
     free_tuning(&t);
     return failed;
@@ -2549,8 +2568,7 @@ static int load_saved(tuning *t)
             lm.sample > 0     ? "the samples are"
             : o.merge != NULL ? "the merged model is"
                               : "the GGUF is");
-    return measure_int8(method) ||
-           load_model(t, method, full ? folder : o.model, full ? NULL : folder);
+    return load_model(t, method, full ? folder : o.model, full ? NULL : folder);
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
@@ -2860,9 +2878,8 @@ static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
     double loss = 0, retention = 0;
-    const int failed = compute_references((adapters_method)o.method) ||
-                       measure_int8(o.adapter != NULL ? (adapters_method)o.method : ADAPTERS_LORA) ||
-                       load_untrained(&t) || make_plans(&t) || lm_new_execs(&t.run) || evaluate(&t, 0, &loss) ||
+    const int failed = compute_references((adapters_method)o.method) || load_untrained(&t) ||
+                       make_plans(&t) || lm_new_execs(&t.run) || evaluate(&t, 0, &loss) ||
                        evaluate_retention(&t, 0, &retention);
     free_tuning(&t);
     return failed;

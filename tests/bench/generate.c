@@ -102,7 +102,7 @@ static void profile_print(int64_t tokens)
 /* Returns the bytes of a parameter's values in the storage that it has. */
 static double bytes_of(const gckpt_parameter *p)
 {
-    static const double each[] = { 4, 2, 2, 34.0 / 32, 18.0 / 32 };
+    static const double each[] = { 4, 2, 2, 34.0 / 32, 19.0 / 32 };
     return (double)p->elements * each[p->storage];
 }
 

@@ -4,13 +4,15 @@
     make build/finetune
     python3 tests/bench/qlora.py --model SmolLM2-135M-Instruct.Q4_1.gguf > build/qlora.md
     sh tests/bench/record.sh finetuning build/qlora.md QLoRA
-    ... --steps 8 --batch 1 --context 32 --rows 4 --threads 1        the short training of the log
+    ... --steps 30 --batch 1 --context 64 --rows 16 --threads 1 --seed 2      a training of the log
 
-All begin with the values of the same GGUF file and the same adapter, and train on the same windows of
-a text in the same order. NF4 (with and without double quantisation; Dettmers et al. 2023) stores the
-dense layers of the blocks, as peft's QLoRA does: the embeddings, which are also the head, stay floats.
---store int8 and int4 also store these. Prints the loss on the last windows of the text before and after
-the training. Each run is a process of its own, which --runs selects; their losses are added to --json.
+All begin with the values of the same GGUF file (rescale.py writes one off every grid of 4 bits) and the
+same adapter, and train on the same windows of a text in the same order; a seed chooses adapter and
+windows. NF4 (with and without double quantisation; Dettmers et al. 2023) stores the dense layers of the
+blocks, as peft's QLoRA does: the embeddings, which are also the head, stay floats. --store int8 and int4
+store these as int8, which keeps the values of a file that has them as Q8_0. Prints the loss on the
+last windows of the text before and after the training. Each run is a process of its own, which --runs
+selects; their losses are added to --json.
 Needs torch, transformers, gguf, peft and bitsandbytes; the vocabulary must have at most 65,536 tokens."""
 import argparse
 import array
@@ -29,7 +31,7 @@ def load(o):
     import torch
     import transformers
     torch.set_num_threads(o.threads)
-    torch.manual_seed(1)
+    torch.manual_seed(o.seed)
     transformers.utils.logging.disable_progress_bar()
     folder, name = os.path.split(os.path.abspath(o.model))
     return transformers, transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name,
@@ -59,7 +61,8 @@ def make(o):
     train, held = o.steps * o.batch * o.context + 1, o.rows * o.context + 1
     if len(tokens) < train + held:
         sys.exit("%s has %d tokens; these steps and rows need %d" % (o.data, len(tokens), train + held))
-    for name, some in (("train.bin", tokens[:train]), ("held.bin", tokens[-held:])):
+    start = (o.seed - 1) * train % (len(tokens) - train - held + 1)
+    for name, some in (("train.bin", tokens[start:start + train]), ("held.bin", tokens[-held:])):
         with open(os.path.join(o.folder, name), "wb") as file:
             array.array("H", some).tofile(file)
 
@@ -135,7 +138,7 @@ def run_ours(o, store):
 
 
 def arguments(o):
-    return [a for k in ("model", "folder", "data", "steps", "batch", "context", "rows", "threads")
+    return [a for k in ("model", "folder", "data", "steps", "batch", "context", "rows", "threads", "seed")
             for a in ("--" + k, str(getattr(o, k)))]
 
 
@@ -149,7 +152,7 @@ def main():
     a.add_argument("--json", help="file for the results, to which those of --runs are added")
     a.add_argument("--child", choices=("make", "f32", "nf4", "nf4 double"), help=argparse.SUPPRESS)
     for name, value in (("steps", 50), ("batch", 4), ("context", 256), ("rows", 32),
-                        ("threads", os.cpu_count())):
+                        ("threads", os.cpu_count()), ("seed", 1)):
         a.add_argument("--" + name, type=int, default=value)
     o = a.parse_args()
     if o.child:

@@ -59,8 +59,10 @@ check "README's chats train --new's model" says "^chats  by the model's chat_tem
 check "README's chats: the trained adapter answers" says "^chats  by the model" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
-check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.03 nats per token," $model --data "$work/text" \
+check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.03 nats per token, with" $model --data "$work/text" \
     --store int4 --plan
+check "--store int4 without data says what that costs" says "by 0.3 nats per token, since no --data" $model --store int4 --generate \
+    --prompt Tea --sample 1
 check "--store int4 says that a GGUF is not Q4_0" sh -c "build/finetune --model tests/golden/gguf/llama-q8_0.gguf --data $work/text \
     --store int4 --plan 2> $work/stderr | grep -q '^note   --store int4 rounds this GGUF again'"
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
@@ -361,6 +363,8 @@ for store in bf16 f16 int8 int4; do
         "$(field "$work/plan.json" end bytes_measured)"
 done
 check "--store int4 says before training what it costs on the data" grep -q "^store  int4 costs [+-][0-9.]* per token of this data (int8: " \
+    "$work/stderr"
+check "--store int4: the data choose its numbers" grep -q "^store  int4 of .*: its numbers were chosen by 4[0-9]* tokens of the data" \
     "$work/stderr"
 build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
@@ -887,7 +891,7 @@ build/finetune $learns --method lora --store int4 --steps 20 --budget "${least:-
 check "llama, --store int4: the same numbers within another budget" test "$(field "$work/plan.json" end weights_hash)" = \
     "$(field "$work/small.json" end weights_hash)"
 check "llama, --store int4: a note if the choice of numbers takes more than the budget" \
-    grep -q '^note   before the training, int4 takes [0-9]* bytes to choose its numbers, more than --budget' "$work/stderr"
+    grep -q '^store  int4 of .* in [0-9]* bytes, more than --budget$' "$work/stderr"
 check "llama: a fully tuned model is loaded as a model" sh -c "build/finetune --model $work/lfull.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --sample 8 --prompt 'The ' > $work/stdout &&
     test \$(grep -ac '^The ' $work/stdout) -eq 2"

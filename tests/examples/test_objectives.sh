@@ -43,6 +43,10 @@ for method in lora full; do
     check "dpo, $method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
         "$(field "$a.json" end weights_hash)"
 done
+build/finetune $dpo --epochs 0 --steps 1 --store int4 > "$work/int4.json" 2> "$work/stderr"
+check "dpo, --store int4: the pairs choose the numbers of model and reference" \
+    test "$(grep -c "^store  int4 of $work/small: its numbers were chosen by [1-9][0-9]* tokens" "$work/stderr")" = 2 -a \
+    "$(field "$work/int4.json" end before)" = 0.693147182
 check "dpo: --min-lr above its rate" fails_with 2 "min-lr 0.0001: .* the learning rate, which is 2e-05 by --method lora" \
     build/finetune $small --data "$work/pairs.jsonl" --objective dpo --min-lr 1e-4
 check "--resume with another objective" fails_with 2 "was made with --objective dpo" build/finetune --resume "$work/lora.a" \
@@ -113,6 +117,9 @@ check "the teacher is said, and not counted with what learns" sh -c "build/finet
 build/finetune $distill --steps 16 --teacher-store int8 > "$work/int8.json" 2> "$work/stderr"
 check "--teacher-store int8: fewer bytes" less "$(field "$work/int8.json" end bytes_measured)" \
     "$(field "$work/lora.c.json" end bytes_measured)"
+build/finetune $distill --steps 1 --teacher-store int4 > "$work/int4.json" 2> "$work/stderr"
+check "--teacher-store int4: the data choose its numbers" \
+    grep -q "^store  int4 of $work/big: its numbers were chosen by [1-9][0-9]* tokens" "$work/stderr"
 build/finetune $distill --steps 16 --budget 700K > "$work/budget.json" 2> "$work/stderr"
 check "distill in few bytes: the same bits" test "$(field "$work/budget.json" end weights_hash)" = \
     "$(field "$work/lora.c.json" end weights_hash)"
