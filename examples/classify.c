@@ -9,6 +9,7 @@
 #include "gradckpt.h"
 
 #include "adapters.h"
+#include "gguf_tokenizer.h"
 #include "options.h"
 #include "tokenizer.h"
 #include "train.h"
@@ -1074,6 +1075,24 @@ static int find_classes(json *config)
                       (long long)run.labels);
 }
 
+/* Reads the pooling from the keys of a GGUF file; no key, none and rank mean the mean. */
+static int read_gguf_pooling(void)
+{
+    enum { NONE, MEAN, CLS, LAST, RANK };
+    gguf g;
+    char key[96];
+    const char *type = gguf_open(&g, o.model) == 0 ? gguf_text(&g, "general.architecture", NULL) : "";
+    snprintf(key, sizeof key, "%.60s.pooling_type", type != NULL ? type : "");
+    const int64_t mode = gguf_int(&g, key, MEAN);
+    o.pooling = mode == CLS ? POOL_CLS : POOL_MEAN;
+    if (g.error[0] == 0 && (mode < NONE || mode > RANK || mode == LAST))
+        gguf_fail(&g, "key %s is %lld: only the mean of tokens (1) and the first token (2) are built "
+                      "here; give --pooling", key, (long long)mode);
+    const int failed = g.error[0] != 0 ? fail(1, "--model: %s", g.error) : 0;
+    gguf_close(&g);
+    return failed;
+}
+
 /* Reads the pooling and the longest row of a sentence-transformers folder. */
 static int read_pooling(void)
 {
@@ -1085,6 +1104,8 @@ static int read_pooling(void)
         json_free(&d);
     }
     o.length = o.length > 0 ? o.length : 512;
+    if (run.task == MODEL_EMBED && o.pooling == POOL_AUTO && gguf_is_file(o.model))
+        return read_gguf_pooling();
     if (run.task != MODEL_EMBED || o.pooling != POOL_AUTO ||
         !model_has_file(&run.m, path, o.model, "1_Pooling/config.json"))
         return 0;
@@ -1142,7 +1163,7 @@ static int load_adapters(void)
 static int open_tokenizer(void)
 {
     bpe_tokens t = { NULL, 0, 0, "" };
-    if (bpe_open(&run.tokenizer, o.model) != 0)
+    if ((gguf_is_file(o.model) ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
         return fail(1, "--model %s: %s", o.model, run.tokenizer.error);
     /* in vocabularies of bytes, the words of a sentence begin with a space */
     int failed = bpe_encode(&run.tokenizer, "a", 1, 0, &t) != 0;

@@ -88,6 +88,7 @@ static const gguf_pre gguf_pres[] = {
     { "phi-2", GGUF_GPT2, "null", 0, 0 },
     { "olmo", GGUF_GPT2, GGUF_NFC, 0, 0 }, /* Pythia's as well */
     { "modern-bert", GGUF_GPT2, GGUF_NFC, 0, 0 },
+    { "roberta-bpe", GGUF_GPT2, "null", 1, 0 },
     { "llama-bpe", GGUF_LLAMA3, "null", 1, 1 },
     { "llama3", GGUF_LLAMA3, "null", 1, 1 },
     { "llama-v3", GGUF_LLAMA3, "null", 1, 1 },
@@ -508,8 +509,10 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     const int bert = v->kind == GGUF_BERT, t5 = v->kind == GGUF_T5;
     const int begins =
         gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || bert || (v->pre && v->pre->add_bos));
-    const int separates = gguf_bool(g, GGUF_KEY("add_sep_token"), bert);
-    const int ends = bert ? separates : gguf_bool(g, GGUF_KEY("add_eos_token"), t5);
+    const int roberta = t5 || (v->pre != NULL && strcmp(v->pre->name, "roberta-bpe") == 0);
+    const int twice = gguf_bool(g, GGUF_KEY("add_sep_token"), roberta && !t5) && roberta;
+    /* a text of bert ends with its separator, whatever the keys are, as in llama.cpp */
+    const int ends = bert || gguf_bool(g, GGUF_KEY("add_eos_token"), t5);
     const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
     if (begins && v->l.bos < 0)
         gguf_fail(g, "a text begins with the token of key " GGUF_KEY(
@@ -517,6 +520,7 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     if (ends && v->l.eos < 0)
         gguf_fail(
             g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
+    v->l.separators = ends ? 1 + twice : 0;
     if (g->error[0] != 0)
         return;
     if (t5) {

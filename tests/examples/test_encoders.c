@@ -575,7 +575,7 @@ static void test_refused(void)
         { "bert", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
           "no file has tensor \"encoder.layer.2.attention.self.query.weight\"", MODEL_CLASSIFY },
         { "distilbert", "\"model_type\": \"distilbert\"", "\"model_type\": \"albert\"",
-          "expected gpt2, ", MODEL_CLASSIFY },
+          "model_type albert is none of gpt2, ", MODEL_CLASSIFY },
         { "roberta", "\"pad_token_id\": 1", "\"pad_token_id\": 25", "pad_token_id",
           MODEL_CLASSIFY },
         { "modernbert", "\"norm_bias\": false", "\"norm_bias\": true", "norm_bias",
