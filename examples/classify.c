@@ -9,7 +9,7 @@
 #include "gradckpt.h"
 
 #include "adapters.h"
-#include "gguf_tokenizer.h"
+#include "model_files.h"
 #include "options.h"
 #include "tokenizer.h"
 #include "train.h"
@@ -1054,8 +1054,8 @@ static int find_classes(json *config)
     } else if (o.task == TASK_SCORE && o.data != NULL && !o.eval) {
         failed = add_label("LABEL_0"); /* the name that transformers gives it */
     } else if (o.data == NULL || o.eval) {
-        return fail(1, "--model %s has no classifier for --task %s: train one with --data", o.model,
-                    task_names[o.task]);
+        return fail(1, "--model %s has no classifier for --task %s: train one with --data%s", o.model,
+                    task_names[o.task], run.m.note);
     } else {
         failed = read_file("data", o.data, read_line_labels, NULL);
         if (!failed && run.labels > 0)
@@ -1240,32 +1240,11 @@ static int load_model(void)
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
-/* Copies a file of the model's folder to --save, if there is one. */
-static int copy_file(const char *name)
-{
-    char path[MODEL_PATH], part[4096];
-    FILE *from = model_has_file(&run.m, path, o.model, name) ? fopen(path, "rb") : NULL;
-    if (from == NULL)
-        return 0;
-    FILE *to = model_begin_file(&run.m, path, o.save, name);
-    for (size_t n; to != NULL && (n = fread(part, 1, sizeof part, from)) > 0;)
-        fwrite(part, 1, n, to);
-    const int failed =
-        ferror(from) != 0 ? fail(1, "--model %s: %s cannot be read", o.model, name) : 0;
-    fclose(from);
-    return to == NULL || model_end_file(&run.m, to, path) != 0 || failed
-               ? fail(1, "--save: %s", run.m.error)
-               : 0;
-}
-
 static int write_text(const char *name, const char *text)
 {
-    char path[MODEL_PATH];
-    FILE *f = model_begin_file(&run.m, path, o.save, name);
-    if (f != NULL)
-        fputs(text, f);
-    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
-                                                             : 0;
+    return model_write_file(&run.m, o.save, name, text, strlen(text)) != 0
+               ? fail(1, "--save: %s", run.m.error)
+               : 0;
 }
 
 /* Writes the files by which sentence-transformers finds the pooling. */
@@ -1307,23 +1286,12 @@ static int write_labels(void)
 
 static int save(void)
 {
-    static const char *const files[] = { "vocab.txt",
-                                         "vocab.json",
-                                         "merges.txt",
-                                         "tokenizer.json",
-                                         "tokenizer.model",
-                                         "sentencepiece.bpe.model",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "added_tokens.json" };
     const int adapter = (o.method == METHOD_LORA || o.adapter != NULL) && !o.merge;
     if (model_make_folder(&run.m, o.save) != 0 || (o.merge && adapters_merge(&run.a) != 0) ||
         (adapter ? adapters_save(&run.a, o.save, o.model)
-                 : model_save(&run.m, run.store, o.save, GCKPT_STORAGE_F32)) != 0)
+                 : model_save(&run.m, run.store, o.save, GCKPT_STORAGE_F32)) != 0 ||
+        model_copy_files(&run.m, o.model, o.save) != 0)
         return fail(1, "--save %s: %s", o.save, run.m.error);
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (copy_file(files[i]) != 0)
-            return 1;
     if (adapter && run.task != MODEL_EMBED && write_labels() != 0)
         return 1;
     if (run.task == MODEL_EMBED && !adapter && write_modules() != 0)

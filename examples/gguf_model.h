@@ -1002,7 +1002,10 @@ static inline void gguf_print_encoder(gguf_reader *r)
     const gguf_tensor *types = gguf_find_tensor(g, "token_types.weight");
     const gguf_tensor *classes = gguf_find_tensor(g, "cls.output.weight");
     const int whole = classes != NULL && gguf_find_tensor(g, "cls.weight") != NULL;
-    const double epsilon = gguf_require_real(r, "attention.layer_norm_epsilon");
+    const char *norm = e->pre_norm && !gguf_has_key(r, "attention.layer_norm_epsilon")
+                           ? "attention.layer_norm_rms_epsilon" /* ModernBERT's norm_eps */
+                           : "attention.layer_norm_epsilon";
+    const double epsilon = gguf_require_real(r, norm);
     const char *act = gguf_text(g, gguf_key_of(r, "hidden_activation"), NULL);
     if (e->epsilon == NULL && (float)epsilon != (float)e->default_epsilon)
         gguf_fail(g, "key %s is %g: %g is expected", gguf_key_of(r, "attention.layer_norm_epsilon"),
@@ -1060,6 +1063,12 @@ static inline int gguf_read_config(model_any *m, const char *path)
     json_init(&m->config_json, "the file's keys");
     if (gguf_open_model(&r, path) == 0)
         gguf_print_config(&r);
+    if (m->config.head.task == MODEL_CLASSIFY &&
+        gguf_find_tensor(&r.g, "cls.output.weight") != NULL &&
+        gguf_find_tensor(&r.g, "cls.weight") == NULL)
+        snprintf(m->note, sizeof m->note,
+                 " (the file has one without the pooler before it, which llama.cpp's converter "
+                 "leaves out: give its folder)");
     if (r.g.error[0] == 0 && !r.out_of_memory)
         json_parse(&m->config_json, m->config_json.owned, r.size);
     if (r.g.error[0] != 0)

@@ -479,7 +479,10 @@ static inline void gguf_json_unigram(gguf_vocabulary *v, int begins, int ends)
     memset(&m, 0, sizeof m);
     m.unigram = 1;
     m.prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), 1);
-    m.strips = gguf_bool(g, GGUF_KEY("remove_extra_whitespaces"), 0);
+    /* XLM-RoBERTa's tokenizer splits at white space, even if the converter has written another key */
+    const char *arch = gguf_text(g, "general.architecture", NULL);
+    m.strips = (int)gguf_bool(g, GGUF_KEY("remove_extra_whitespaces"), 0) ||
+               (arch != NULL && strcmp(arch, "bert") == 0);
     if (map != NULL &&
         (map->type != GGUF_ARRAY || (map->item_type != GGUF_U8 && map->item_type != GGUF_I8)))
         gguf_fail(g, "key %s: an array of bytes is expected", map->name);

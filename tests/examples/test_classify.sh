@@ -124,6 +124,36 @@ build/classify --model "$work/lines_of" --task score --predict "$work/song" > "$
 build/classify --model "$work/lines_of" --task score --predict "$work/windows" > "$work/predicted" 2>&1
 check "lines of Windows" sh -c "grep -q score $work/stdout && cmp $work/stdout $work/predicted"
 
+# ---- GGUF files that llama.cpp's converter writes: the results and the training of the folder ----
+gguf=tests/golden/gguf/encoders
+printf 'the tea is lovely\nmy old dog was bad\n the  songs\n' > "$work/song"
+printf 'the tea is lovely\tmy dog\n the  songs\told\n' > "$work/tabs"
+for name in bert_embed bert distilbert roberta xlm_roberta modernbert; do
+    rm -rf "$work/folder" && cp -R tests/golden/encoders/$name "$work/folder"
+    cp "$gguf/$name.json" "$work/folder/tokenizer.json"
+    for lines in song tabs; do
+        task=classify more=
+        case $name in bert*) task=embed ;; esac # the converter leaves out the pooler of BERT's classifier
+        [ $name = bert_embed ] && more="--pooling cls" # as the file's key says
+        build/classify --model "$work/folder" --task $task $more --predict "$work/$lines" > "$work/stdout" 2>&1
+        build/classify --model "$gguf/$name.gguf" --task $task --predict "$work/$lines" > "$work/predicted" 2>&1
+        check "$name.gguf: $task of $lines" sh -c "grep -q '^{' $work/stdout && cmp $work/stdout $work/predicted"
+    done
+done
+for from in "$gguf/distilbert.gguf" "$work/distilbert"; do
+    rm -rf "$work/distilbert" "$work/a" && cp -R tests/golden/encoders/distilbert "$work"
+    cp "$gguf/distilbert.json" "$work/distilbert/tokenizer.json"
+    build/classify --model "$from" --new-head $texts --epochs 1 --save "$work/a" > "$work/stdout" 2>&1
+    build/classify --model "$work/a" --predict "$work/song" > "$work/predicted" 2>&1
+    [ "$from" = "$work/distilbert" ] || cp "$work/predicted" "$work/b.txt"
+    check "distilbert: training of $from" sh -c "grep -q label $work/predicted && cmp $work/predicted $work/b.txt"
+done
+check "a GGUF without BERT's pooler" fails_with 1 "without the pooler.*give its folder" build/classify \
+    --model "$gguf/bert.gguf" --predict "$work/song"
+LC_ALL=C sed 's/\(bert.pooling_type\x04\x00\x00\x00\)\x02/\1\x03/' "$gguf/bert_embed.gguf" > "$work/last.gguf"
+check "pooling of the last token" fails_with 1 "key bert.pooling_type is 3: only the mean" build/classify \
+    --model "$work/last.gguf" --task embed --predict "$work/song"
+
 # ---- refused ----
 check "--store with all weights" fails_with 2 "only frozen matrices" build/classify --model "$work/bert_embed" --store int8 \
     --data "$work/texts.jsonl"
