@@ -127,11 +127,39 @@ static int read_fields(void)
     return 0;
 }
 
+/* Checks paths before anything is computed, so that no result is lost and no input overwritten. */
+static int check_files(void)
+{
+    char weights[MODEL_PATH];
+    struct stat saved, model;
+    const int exists = o.save != NULL && stat(o.save, &saved) == 0;
+    const session_file files[] = { { "data", o.data, SESSION_READS, -1 },
+                                   { "validation", o.validation, SESSION_READS, -1 },
+                                   { "predict", o.predict, SESSION_READS, -1 },
+                                   { "log", o.log, SESSION_WRITES, -1 },
+                                   { "checkpoint", o.checkpoint, SESSION_SAVES, -1 } };
+    if (model_check_source("model", o.model) || model_check_source("adapter", o.adapter) ||
+        session_check_files(files, sizeof files / sizeof files[0]) != 0)
+        return 2;
+    if (exists && stat(o.model, &model) == 0 && saved.st_dev == model.st_dev &&
+        saved.st_ino == model.st_ino)
+        return session_fail(2, "--save %s: it is also --model; give another folder", o.save);
+    if (exists && !S_ISDIR(saved.st_mode))
+        return session_fail(2, "--save %s: is a file; give a folder", o.save);
+    if (o.save != NULL && !exists && (mkdir(o.save, 0777) != 0 || rmdir(o.save) != 0))
+        return session_fail(2, "--save %s: %s", o.save, strerror(errno));
+    return exists
+               ? session_check_save("save", model_file_path(weights, o.save, "config.json"), NULL)
+               : 0;
+}
+
 static int check_options(void)
 {
     static const double rates[] = { 5e-5, 3e-4, 5e-5, 1e-3 };
     if (o.model == NULL)
-        return session_fail(2, "give --model, a folder with config.json and model.safetensors");
+        return session_fail(2,
+                            "give --model, a folder with config.json and model.safetensors, or a "
+                            "FILE.gguf; --help lists the options");
     if (o.data == NULL && o.predict == NULL && !o.merge)
         return session_fail(2, "give --data (to train, or with --eval to evaluate) or --predict");
     if (o.eval && o.data == NULL)
@@ -170,7 +198,7 @@ static int check_options(void)
         o.threads = gckpt_threads();
     if (o.lr <= 0)
         o.lr = rates[o.method];
-    return read_fields();
+    return read_fields() || check_files() ? 2 : 0;
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -409,14 +437,17 @@ static int read_labels(json *d)
 /* Returns the name of a class in a line of data: a text, or a whole number. NULL sets d->error. */
 static const char *label_of(json *d, uint32_t at, char *number, size_t size)
 {
-    if (json_kind_of(d, at) == JSON_STRING)
+    const double x = json_kind_of(d, at) == JSON_NUMBER ? json_real_of(d, at) : 0.5;
+    if (json_kind_of(d, at) == JSON_STRING && json_size(d, at) > 0)
         return json_text(d, at);
-    if (json_kind_of(d, at) != JSON_NUMBER) {
-        json_mismatch(d, at, "the name of a class, or its number");
-        return NULL;
-    }
-    snprintf(number, size, "%lld", (long long)json_int_of(d, at));
-    return number;
+    snprintf(number, size, "%.0f", x);
+    if (strtod(number, NULL) == x)
+        return number;
+    if (json_kind_of(d, at) == JSON_STRING)
+        json_fail(d, d->line, "a label is empty: name its class, or remove the line");
+    else
+        json_mismatch(d, at, "the name of a class, or its whole number (--task score trains numbers)");
+    return NULL;
 }
 
 /* Returns the class of a line of data. If the model's classes have names, a number is an index. */
@@ -576,6 +607,8 @@ static int read_file(const char *option, const char *path, line_reader read, cor
             choose_keys(&d);
         failed = d.error[0] != 0 || check_keys(&d) != 0 || read(&d, c) != 0 || d.error[0] != 0;
     }
+    if (d.error[0] == 0 && !failed && d.text == NULL)
+        json_fail(&d, 0, "the file has no lines: expected %s", line_forms[o.task]);
     dataset_explain(&d, f, line_forms[o.task]);
     if (d.error[0] != 0)
         failed = session_fail(1, "--%s: %s", option, d.error);
@@ -747,7 +780,6 @@ static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *wid
     const int64_t n = rows * *width * (run.task == MODEL_TAGS ? run.T : 1);
     float *out = (float *)malloc((size_t)n * sizeof *out);
     t.known = labels_column();
-    t.plan.budget = 0;
     t.micro_batch = 0;
     if (out == NULL || train_predict(run.store, build, &d, &t, out, &r) != 0) {
         out == NULL ? out_of_memory() : session_fail(1, "%s", r.error);
@@ -987,6 +1019,7 @@ static int read_plain_line(corpus *c, const char *line, size_t n)
 static int predict_file(void)
 {
     enum { LINES = 256 };
+    long long number = 0;
     FILE *f = fopen(o.predict, "r");
     char *line = NULL;
     size_t capacity = 0;
@@ -1000,7 +1033,14 @@ static int predict_file(void)
             n -= n > 0 && line[n - 1] == '\n';
             n -= n > 0 && line[n - 1] == '\r'; /* of Windows */
             line[n] = 0;
-            failed = read_plain_line(&c, line, (size_t)n);
+            number++;
+            failed =
+                !json_is_utf8(line, (size_t)n)
+                    ? session_fail(1,
+                                   "--predict %s:%lld: the line is not in UTF-8; save the file "
+                                   "as UTF-8",
+                                   o.predict, number)
+                    : read_plain_line(&c, line, (size_t)n);
         }
         float *out = !failed && c.texts > 0 ? predict(&c, 0, c.texts, &width) : NULL;
         failed = failed || (c.texts > 0 && out == NULL);
@@ -1016,7 +1056,10 @@ static int predict_file(void)
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
-static int fail_model(void) { return session_fail(1, "--model %s: %s", o.model, run.m.error); }
+static int fail_model(void)
+{
+    return session_fail(1, "--model %s: %s%s", o.model, run.m.error, model_source_hint(o.model));
+}
 
 /* Returns whether config.json says that the model has a classifier for the task. */
 static int is_classifier(json *d)
@@ -1230,7 +1273,9 @@ static int load_model(void)
     if (model_load_head(&run.m, run.store, o.model, &source, NULL, &head) != 0)
         return fail_model();
     if (run.m.note[0] != 0 && o.adapter == NULL)
-        fprintf(stderr, "classify: note: %s\n", run.m.note);
+        fprintf(stderr, "classify: note: %s%s\n", o.data != NULL && !o.eval ? "" : run.m.note,
+                o.data != NULL && !o.eval ? "the classifier is new and begins with random weights"
+                                          : "");
     if (o.length > run.m.config.context)
         o.length = run.m.config.context;
     run.how.dropout = o.dropout;

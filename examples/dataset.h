@@ -304,8 +304,8 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
 }
 
 /* If file f is of a known kind that is not text, replaces the error of its first line by one that
- * names the kind. */
-static inline void dataset_refuse_magic(json *line, FILE *f)
+ * names the kind, and returns 1; else returns 0. */
+static inline int dataset_refuse_magic(json *line, FILE *f)
 {
     char head[16];
     const size_t n = fseek(f, 0, SEEK_SET) == 0 ? fread(head, 1, sizeof head, f) : 0;
@@ -314,8 +314,9 @@ static inline void dataset_refuse_magic(json *line, FILE *f)
             line->error[0] = 0;
             json_fail(line, 0, "this is %s, not text; %s", dataset_magics[i].name,
                       dataset_magics[i].remedy);
-            return;
+            return 1;
         }
+    return 0;
 }
 
 /* Returns 0 if the file is text. Otherwise returns -1 with an error that names the kind of file. */
@@ -843,14 +844,16 @@ static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
  * is. `formats` says which lines are expected. f may be NULL. */
 static inline void dataset_explain(json *line, FILE *f, const char *formats)
 {
-    if (f != NULL && line->error[0] != 0 && line->line <= 1)
-        dataset_refuse_magic(line, f);
-    if (line->error[0] != 0 && line->line == 1 && line->text != NULL &&
-        line->text[strspn(line->text, " \t\r")] == '[') {
+    if (line->error[0] == 0 || line->line > 1 || (f != NULL && dataset_refuse_magic(line, f)) ||
+        line->line == 0 || line->text == NULL)
+        return;
+    const char first = line->text[strspn(line->text, " \t\r")];
+    if (first == '[' || (first != '{' && line->count == 0)) {
         line->error[0] = 0;
-        json_fail(line, 1,
-                  "the line has an array: expected one object per line, without [ ] around all "
-                  "and commas between them: %s",
+        json_fail(line, 1, "the line %s: %s",
+                  first == '[' ? "has an array: expected one object per line, without [ ] around all "
+                                 "and commas between them"
+                               : "is no JSON: expected one object per line",
                   formats);
     }
 }

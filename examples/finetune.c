@@ -552,40 +552,12 @@ static int check_folder(const char *option, const char *path)
         option, path);
 }
 
-/* Returns an error if the path of an option is a file but no GGUF file, a folder with an adapter
- * where the option needs a model, or a folder with a model where the option needs an adapter. */
-static int check_source(const char *option, const char *path)
-{
-    char name[MODEL_PATH];
-    struct stat info;
-    const int takes_adapter = strcmp(option, "adapter") == 0 || strcmp(option, "reference") == 0,
-              takes_model = strcmp(option, "adapter") != 0;
-    if (path == NULL || stat(path, &info) != 0 || (!S_ISDIR(info.st_mode) && gguf_is_file(path)))
-        return 0;
-    if (!S_ISDIR(info.st_mode))
-        return session_fail(2,
-                            "--%s %s: is a file; give the folder that contains %s, or a FILE.gguf",
-                            option, path, takes_model ? "config.json" : "adapter_config.json");
-    const int model = access(join(name, sizeof name, path, "config.json"), F_OK) == 0,
-              adapter = access(join(name, sizeof name, path, "adapter_config.json"), F_OK) == 0;
-    if (adapter && !model && !takes_adapter)
-        return session_fail(
-            2, "--%s %s: the folder contains an adapter, not a model; %s", option, path,
-            strcmp(option, "model") == 0 ? "give it with --adapter, and its base model with "
-                                           "--model"
-                                         : "--merge writes a whole model of adapter and base");
-    if (model && !adapter && !takes_model)
-        return session_fail(2, "--%s %s: the folder contains a whole model; give it with --model", option,
-                            path);
-    return 0;
-}
-
 static int check_paths(void)
 {
     return check_folder("save", lm.save) || check_folder("merge", o.merge) ||
-                   (o.new_model == NULL && check_source("model", o.model)) ||
-                   check_source("adapter", o.adapter) || check_source("teacher", o.teacher) ||
-                   check_source("reference", o.reference)
+                   (o.new_model == NULL && model_check_source("model", o.model)) ||
+                   model_check_source("adapter", o.adapter) || model_check_source("teacher", o.teacher) ||
+                   model_check_source("reference", o.reference)
                ? 2
                : 0;
 }
@@ -1094,14 +1066,8 @@ static int has_biases(const model_config *c)
 /* Opens --model: reads its sizes, tokenizer and chat template, but no weights. */
 static int open_model(model_any *m)
 {
-    struct stat info;
     if (model_read_config(m, o.model) != 0)
-        return session_fail(1, "--model: %s%s", m->error,
-                            stat(o.model, &info) == 0 || o.model[0] == '/' || o.model[0] == '.' ||
-                                    gguf_is_file_name(o.model)
-                                ? ""
-                                : "; give a folder; hf download NAME --local-dir DIR gets a "
-                                  "model from Hugging Face");
+        return session_fail(1, "--model: %s%s", m->error, model_source_hint(o.model));
     model_close(m);
     const int keys = gguf_is_file(o.model);
     if ((keys ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)

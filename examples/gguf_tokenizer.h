@@ -193,15 +193,6 @@ static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t f
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-static inline int gguf_is_utf8(const char *text, size_t size)
-{
-    int length = 1;
-    uint32_t c;
-    for (size_t i = 0; i < size && length > 0; i += (size_t)length)
-        length = json_utf8(text + i, size - i, &c);
-    return length > 0;
-}
-
 /* Returns how many bytes of a text an error text should print: at most 40, in whole characters. */
 static inline int gguf_print_size(const char *text, size_t size)
 {
@@ -349,7 +340,7 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     for (int32_t i = 0; gguf_next(&all); i++) {
         v->l.tokens[i].text = all.text;
         v->l.tokens[i].size = (uint32_t)all.size;
-        if (!gguf_is_utf8(all.text, all.size))
+        if (!json_is_utf8(all.text, all.size))
             return gguf_fail(g, "the text of token %ld is not valid UTF-8", (long)i);
     }
     if (gguf_read_types(v) != 0 || gguf_read_ids(v) != 0)

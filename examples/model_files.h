@@ -1,5 +1,5 @@
-/* model_files.h - copies the tokenizer and other texts of a model into the folder of a saved one. To
- * copy, with model.h and gguf_tokenizer.h.
+/* model_files.h - checks the paths of a program's models, and copies the tokenizer and other texts of
+ * a model into the folder of a saved one. To copy, with model.h, gguf_tokenizer.h and session.h.
  *
  *     if (model_copy_files(&m, "model.gguf", "tuned") != 0)
  *         fprintf(stderr, "%s\n", m.error);
@@ -7,9 +7,55 @@
 #ifndef MODEL_FILES_H
 #define MODEL_FILES_H
 #include "gguf_tokenizer.h"
+#include "session.h"
 #ifndef MODEL_H
 #error "include model.h before model_files.h"
 #endif
+
+static inline const char *model_file_path(char path[MODEL_PATH], const char *folder,
+                                          const char *name)
+{
+    snprintf(path, MODEL_PATH, "%s/%s", folder, name);
+    return path;
+}
+
+/* Returns an error if the path of an option is a file but no GGUF file, a folder with an adapter
+ * where the option needs a model, or a folder with a model where the option needs an adapter. */
+static inline int model_check_source(const char *option, const char *path)
+{
+    char name[MODEL_PATH];
+    struct stat info;
+    const int takes_adapter = strcmp(option, "adapter") == 0 || strcmp(option, "reference") == 0,
+              takes_model = strcmp(option, "adapter") != 0;
+    if (path == NULL || stat(path, &info) != 0 || (!S_ISDIR(info.st_mode) && gguf_is_file(path)))
+        return 0;
+    if (!S_ISDIR(info.st_mode))
+        return session_fail(2,
+                            "--%s %s: is a file; give the folder that contains %s, or a FILE.gguf",
+                            option, path, takes_model ? "config.json" : "adapter_config.json");
+    const int model = access(model_file_path(name, path, "config.json"), F_OK) == 0,
+              adapter = access(model_file_path(name, path, "adapter_config.json"), F_OK) == 0;
+    if (adapter && !model && !takes_adapter)
+        return session_fail(
+            2, "--%s %s: the folder contains an adapter, not a model; %s", option, path,
+            strcmp(option, "model") == 0 ? "give it with --adapter, and its base model with "
+                                           "--model"
+                                         : "--merge writes a whole model of adapter and base");
+    if (model && !adapter && !takes_model)
+        return session_fail(2, "--%s %s: the folder contains a whole model; give it with --model",
+                            option, path);
+    return 0;
+}
+
+/* Returns the end of the error text for a model that cannot be read: what to do if there is no such
+ * folder, else "". */
+static inline const char *model_source_hint(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 || path[0] == '/' || path[0] == '.' || gguf_is_file_name(path)
+               ? ""
+               : "; give a folder; hf download NAME --local-dir DIR gets a model from Hugging Face";
+}
 
 /* Writes `size` bytes to the file `name` of a folder. Returns 0, or -1 with m->error. */
 static inline int model_write_file(model_any *m, const char *folder, const char *name,

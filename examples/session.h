@@ -401,7 +401,7 @@ typedef struct {
  * file that it points to. Returns 0 or an exit status. */
 static inline int session_check_save(const char *option, const char *path, const struct stat *info)
 {
-    char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096];
+    char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096 + 32];
     snprintf(trial, sizeof trial, "%s.try%ld", target != NULL ? target : path, (long)getpid());
     free(target);
     if (info != NULL && !S_ISREG(info->st_mode))
