@@ -1376,7 +1376,7 @@ static int work(void)
     static const line_reader readers[] = { read_text, read_words, read_anchor, read_text };
     const line_reader read = readers[o.task];
     const int status = load_model();
-    int failed = status;
+    int failed = status, unrated = 0;
     if (!failed && o.data != NULL) {
         failed = read_file("data", o.data, read, &run.data);
         run.predicts = 0;
@@ -1390,10 +1390,12 @@ static int work(void)
             failed = session_fail(1, "--data %s: no rows", o.data);
         if (o.eval)
             validation = rows;
-        failed = failed || (!o.eval && train(rows, validation)) ||
-                 evaluate(rows - validation, validation);
+        failed = failed || (!o.eval && train(rows, validation));
+        unrated = !failed && evaluate(rows - validation, validation);
     }
-    failed = failed || (o.save != NULL && save()) || (o.predict != NULL && predict_file());
+    /* what was trained is saved even if it cannot be evaluated */
+    failed = failed || (o.save != NULL && save()) || unrated ||
+             (o.predict != NULL && predict_file());
     return status != 0 ? status : failed;
 }
 
