@@ -1,5 +1,5 @@
 /* classify.c - trains classifiers of texts, of pairs of texts and of words, and embeddings, from Hugging
- * Face folders within a memory budget; evaluates them; and classifies or embeds the lines of a file.
+ * Face folders or GGUF files within a memory budget; evaluates them; and classifies or embeds the lines of a file.
  *
  *     build/classify --model bert --task classify --data reviews.jsonl --budget 900M --save tuned
  *     build/classify --model tuned --task classify --predict lines.txt
@@ -33,9 +33,9 @@ static struct {
 } o;
 
 static const options_desc option_descs[] = {
-    { "model", OPTIONS_FOLDER, &o.model, NULL, 0, 0, NULL,
-      "Hugging Face folder: bert, roberta, xlm-roberta, distilbert, mpnet or modernbert; or, for "
-      "classify, a decoder that build/finetune reads" },
+    { "model", OPTIONS_PATH, &o.model, NULL, 0, 0, NULL,
+      "Hugging Face folder or FILE.gguf: bert, roberta, xlm-roberta, distilbert, mpnet (no GGUF) or "
+      "modernbert; or, for classify and score, a decoder that build/finetune reads" },
     { "task", OPTIONS_CHOICE, &o.task, "classify", 0, 0, task_names,
       "a class for each text, a class for each word, a vector for each text, or a number for each "
       "text; classify and score also take pairs of texts" },
@@ -66,7 +66,7 @@ static const options_desc option_descs[] = {
       "replace the model's classifier by a new one, for the classes of --data" },
     { "pooling", OPTIONS_CHOICE, &o.pooling, "auto", 0, 0, pooling_names,
       "vector of a text: the mean of its tokens, or its first token; auto reads the folder's "
-      "1_Pooling, else takes the mean" },
+      "1_Pooling or the GGUF's key, else takes the mean" },
     { "scale", OPTIONS_REAL, &o.scale, "20", 0.01, 1e4, NULL,
       "embed: factor of the cosines in the loss, as in MultipleNegativesRankingLoss" },
     { "rank", OPTIONS_INT, &o.rank, "8", 1, 4096, NULL, "LoRA's rank" },
@@ -446,7 +446,8 @@ static const char *label_of(json *d, uint32_t at, char *number, size_t size)
     if (json_kind_of(d, at) == JSON_STRING)
         json_fail(d, d->line, "a label is empty: name its class, or remove the line");
     else
-        json_mismatch(d, at, "the name of a class, or its whole number (--task score trains numbers)");
+        json_mismatch(d, at,
+                      "the name of a class, or its whole number (--task score trains numbers)");
     return NULL;
 }
 
@@ -1393,9 +1394,9 @@ static int work(void)
         failed = failed || (!o.eval && train(rows, validation));
         unrated = !failed && evaluate(rows - validation, validation);
     }
-    /* what was trained is saved even if it cannot be evaluated */
-    failed = failed || (o.save != NULL && save()) || unrated ||
-             (o.predict != NULL && predict_file());
+    /* saves the weights even if the evaluation fails */
+    failed =
+        failed || (o.save != NULL && save()) || unrated || (o.predict != NULL && predict_file());
     return status != 0 ? status : failed;
 }
 

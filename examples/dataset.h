@@ -840,8 +840,8 @@ static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
     return 0;
 }
 
-/* If reading file f has failed at its first line, replaces the error by one that says what the file
- * is. `formats` says which lines are expected. f may be NULL. */
+/* If reading file f has failed at its first line, replaces the error by one that names the kind of
+ * file. `formats` names the lines that are expected. f may be NULL. */
 static inline void dataset_explain(json *line, FILE *f, const char *formats)
 {
     if (line->error[0] == 0 || line->line > 1 || (f != NULL && dataset_refuse_magic(line, f)) ||

@@ -3,7 +3,8 @@
  *
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
- * Reads the architectures of gguf_architectures; llama is also Mistral's and SmolLM2's. Keys are
+ * Reads the architectures of gguf_architectures; llama is also Mistral's and SmolLM2's, and bert also
+ * RoBERTa's, XLM-RoBERTa's and DistilBERT's. Keys are
  * converted to the text of a config.json, which is then parsed. Tensors get the names and layouts of
  * Hugging Face's files, by undoing the converter's changes: the order of rows of queries and keys
  * (gguf_order), the 1 added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
@@ -156,9 +157,9 @@ static inline const char *gguf_module_of(const gguf_architecture *a, const model
 static inline void gguf_module_rows(const gguf_architecture *a, int in_block, int *first, int *end)
 {
     const int encoder = gguf_encoder_of(a) != NULL;
-    const int blocks = encoder ? ENCODER_MODULES : GGUF_EMBEDDINGS;
+    const int blocks = encoder ? (int)ENCODER_MODULES : (int)GGUF_EMBEDDINGS;
     *first = in_block ? 0 : blocks;
-    *end = in_block ? blocks : encoder ? ENCODER_ALL_MODULES : (int)GGUF_MODULES;
+    *end = in_block ? blocks : encoder ? (int)ENCODER_ALL_MODULES : (int)GGUF_MODULES;
 }
 
 /* Returns whether module i is one number, whose parameter has the module's name. */

@@ -19,7 +19,8 @@
  *           merge. Merges into tokens of higher score come first; for equal scores, those with a
  *           longer first part. If all tokens have the same score, lower ids come first.
  *   gemma4  the same with a list of merges
- *   bert    WordPiece. A token that begins a word has U+2581 before its text there
+ *   bert    WordPiece. A token that begins a word has U+2581 before its text there. A text ends with
+ *           the separator, whatever the keys are, as in llama.cpp
  *   t5      SentencePiece's Unigram, also XLM-RoBERTa's
  * Settings that GGUF files lack are assumed to be those of these models: qwen2, qwen35, olmo,
  * command-r and modern-bert normalize to NFC; added tokens absorb no white space around them; with add_space_prefix, a space is put

@@ -130,7 +130,7 @@ def main():
         with open(files["data"], "w") as file:
             file.writelines(json.dumps({"text": text, "label": LABELS[label]}) + "\n"
                             for text, label in zip(texts, rows["labels"].tolist()))
-        print("## classifiers in float32, %d random models of each family: relative error\n\n"
+        print("## %d random models of each family: relative error\n\n"
               "| family | outputs | outputs, transformers | largest | largest, transformers | losses | "
               "losses, transformers | largest of losses | largest of losses, transformers |\n"
               "|---|--:|--:|--:|--:|--:|--:|--:|--:|" % o.models)

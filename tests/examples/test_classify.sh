@@ -127,7 +127,7 @@ check "lines of Windows" sh -c "grep -q score $work/stdout && cmp $work/stdout $
 # ---- GGUF files that llama.cpp's converter writes: the results and the training of the folder ----
 gguf=tests/golden/gguf/encoders
 printf 'the tea is lovely\nmy old dog was bad\n the  songs\n' > "$work/song"
-printf 'the tea is lovely\tmy dog\n the  songs\told\n' > "$work/tabs"
+printf 'the tea is lovely\tmy dog\n the  songs\tnew\n' > "$work/tabs"
 for name in bert_embed bert distilbert roberta xlm_roberta modernbert; do
     rm -rf "$work/folder" && cp -R tests/golden/encoders/$name "$work/folder"
     cp "$gguf/$name.json" "$work/folder/tokenizer.json"
