@@ -87,7 +87,7 @@ typedef struct {
 #define OPTIONS_DROPOUT(v)                                                                         \
     {                                                                                              \
         "dropout", OPTIONS_REAL, &v.dropout, "0", 0, 0.99, NULL,                                   \
-            "dropout rate of embeddings, both residual branches and a classifier's pooled vectors" \
+            "dropout rate of embeddings, both residual branches and pooled vectors"                \
     }
 #define OPTIONS_SEED(v)                                                                            \
     {                                                                                              \

@@ -1206,6 +1206,24 @@ static int load_golden(model_any *m, gckpt_store *s, const char *encoder,
                            : model_load(m, s, path, source);
 }
 
+/* A decoder's file gives the hidden states of a new classifier, without its LM head. */
+static void test_new_head(void)
+{
+    static const char *const names[] = { "no", "yes" };
+    const model_head head = { MODEL_CLASSIFY, 2, names, 1, 0 };
+    model_any m;
+    gckpt_parameter p;
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK_MSG(model_load_head(&m, s, "tests/golden/gguf/llama-q8_0.gguf", NULL, NULL, &head) == 0,
+              "%s", m.error);
+    CHECK(gckpt_store_get(s, gckpt_store_find(s, "score.weight"), &p) == GCKPT_OK);
+    CHECK(p.shape.n == 2 && p.shape.d[0] == 2 && p.shape.d[1] == m.config.width);
+    CHECK(gckpt_store_find(s, "lm_head.weight") < 0 &&
+          strstr(m.note, "score.weight is new") != NULL);
+    gckpt_store_free(s);
+    model_close(&m);
+}
+
 /* Tests files of unsupported models, and files whose tensors contradict their keys. */
 static void test_other_models(void)
 {
@@ -1327,6 +1345,7 @@ int main(int argc, char **argv)
     test_golden_adapter();
     test_adapters();
     test_other_adapters();
+    test_new_head();
     test_other_models();
     test_damaged();
     tuning_close(argc);
