@@ -1064,7 +1064,7 @@ static inline int gguf_read_config(model_any *m, const char *path)
     json_init(&m->config_json, "the file's keys");
     if (gguf_open_model(&r, path) == 0)
         gguf_print_config(&r);
-    if (m->config.head.task == MODEL_CLASSIFY &&
+    if (m->config.head.task == MODEL_CLASSIFY && r.g.error[0] == 0 &&
         gguf_find_tensor(&r.g, "cls.output.weight") != NULL &&
         gguf_find_tensor(&r.g, "cls.weight") == NULL)
         snprintf(m->note, sizeof m->note,

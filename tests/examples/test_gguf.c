@@ -1209,8 +1209,8 @@ static int load_golden(model_any *m, gckpt_store *s, const char *encoder,
 /* A decoder's file gives the hidden states of a new classifier, without its LM head. */
 static void test_new_head(void)
 {
-    static const char *const names[] = { "no", "yes" };
-    const model_head head = { MODEL_CLASSIFY, 2, names, 1, 0 };
+    static const char *const classes[] = { "no", "yes" };
+    const model_head head = { MODEL_CLASSIFY, 2, classes, 1, 0 };
     model_any m;
     gckpt_parameter p;
     gckpt_store *s = gckpt_store_new(NULL);
