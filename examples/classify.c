@@ -1,5 +1,5 @@
 /* classify.c - trains classifiers of texts, of pairs of texts and of words, and embeddings, from Hugging
- * Face folders within a memory budget; evaluates them; and classifies or embeds the lines of a file.
+ * Face folders or GGUF files within a memory budget; evaluates them; and classifies or embeds the lines of a file.
  *
  *     build/classify --model bert --task classify --data reviews.jsonl --budget 900M --save tuned
  *     build/classify --model tuned --task classify --predict lines.txt
@@ -9,25 +9,10 @@
 #include "gradckpt.h"
 
 #include "adapters.h"
-#include "options.h"
-#include "tokenizer.h"
+#include "dataset.h"
+#include "model_files.h"
+#include "session.h"
 #include "train.h"
-
-/* Prints an error and returns `status`. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static int
-fail(int status, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fputs("classify: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return status;
-}
 
 /* ---- options --------------------------------------------------------------------------------- */
 enum { METHOD_FULL, METHOD_LORA, METHOD_LAST, METHOD_HEAD };
@@ -48,9 +33,9 @@ static struct {
 } o;
 
 static const options_desc option_descs[] = {
-    { "model", OPTIONS_FOLDER, &o.model, NULL, 0, 0, NULL,
-      "Hugging Face folder: bert, roberta, xlm-roberta, distilbert, mpnet or modernbert; or, for "
-      "classify, a decoder that build/finetune reads" },
+    { "model", OPTIONS_PATH, &o.model, NULL, 0, 0, NULL,
+      "Hugging Face folder or FILE.gguf: bert, roberta, xlm-roberta, distilbert, mpnet (no GGUF) or "
+      "modernbert; or, for classify and score, a decoder that build/finetune reads" },
     { "task", OPTIONS_CHOICE, &o.task, "classify", 0, 0, task_names,
       "a class for each text, a class for each word, a vector for each text, or a number for each "
       "text; classify and score also take pairs of texts" },
@@ -81,44 +66,39 @@ static const options_desc option_descs[] = {
       "replace the model's classifier by a new one, for the classes of --data" },
     { "pooling", OPTIONS_CHOICE, &o.pooling, "auto", 0, 0, pooling_names,
       "vector of a text: the mean of its tokens, or its first token; auto reads the folder's "
-      "1_Pooling, else takes the mean" },
+      "1_Pooling or the GGUF's key, else takes the mean" },
     { "scale", OPTIONS_REAL, &o.scale, "20", 0.01, 1e4, NULL,
       "embed: factor of the cosines in the loss, as in MultipleNegativesRankingLoss" },
     { "rank", OPTIONS_INT, &o.rank, "8", 1, 4096, NULL, "LoRA's rank" },
     { "alpha", OPTIONS_REAL, &o.alpha, "16", 0.001, 1e6, NULL, "LoRA's alpha" },
     { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
       "LoRA: names of layers, or all-linear; default: queries and values" },
-    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
-      "limit for weights, optimiser state and step arena together; 0 sets no limit" },
+    OPTIONS_BUDGET(o),
     { "length", OPTIONS_INT, &o.length, "0", 0, 1 << 20, NULL,
       "longest row in tokens; longer texts lose their end; 0 takes max_seq_length of "
       "sentence_bert_config.json, else 512" },
-    { "batch", OPTIONS_INT, &o.batch, "16", 1, 1 << 16, NULL, "rows per step" },
+    OPTIONS_BATCH(o),
     { "micro-batch", OPTIONS_INT, &o.micro_batch, "0", 0, 1 << 16, NULL,
       "rows per pass, a divisor of --batch; 0 takes the fastest that fits the budget" },
     { "epochs", OPTIONS_INT, &o.epochs, "3", 1, 1e6, NULL, "passes over the data" },
     { "lr", OPTIONS_REAL, &o.lr, "0", 0, 10, NULL,
       "learning rate of the first step; it falls linearly to 0; 0 takes 5e-5 for full and last, "
       "3e-4 for lora, 1e-3 for head" },
-    { "warmup", OPTIONS_INT, &o.warmup, "0", 0, 1e12, NULL, "steps of linear warm-up" },
-    { "weight-decay", OPTIONS_REAL, &o.weight_decay, "0", 0, 100, NULL,
-      "weight decay of matrices, not of biases and gains" },
-    { "clip", OPTIONS_REAL, &o.clip, "1", 0, 1e9, NULL,
-      "largest norm of the gradient; 0 turns clipping off" },
-    { "dropout", OPTIONS_REAL, &o.dropout, "0", 0, 0.99, NULL,
-      "dropout rate of embeddings, branches and pooled vectors" },
-    { "seed", OPTIONS_INT, &o.seed, "1", 0, 9007199254740992.0, NULL,
-      "seed of new weights, row order and dropout" },
-    { "threads", OPTIONS_INT, &o.threads, "0", 0, 1024, NULL,
-      "number of threads; 0 takes all processors" },
+    OPTIONS_WARMUP(o),
+    OPTIONS_WEIGHT_DECAY(o),
+    OPTIONS_CLIP(o),
+    OPTIONS_DROPOUT(o),
+    OPTIONS_SEED(o),
+    OPTIONS_THREADS(o),
     { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "CSV file with a line for each epoch" },
     { "checkpoint", OPTIONS_FILE, &o.checkpoint, NULL, 0, 0, NULL,
       "file that is written after each epoch; if it exists, the training continues from it" },
-    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
+    OPTIONS_HELP(o),
 };
+static const char *const defaults[] = { "batch", "16", "warmup", "0", NULL };
 static const options_table options = {
     "classify", option_descs, sizeof option_descs / sizeof option_descs[0], 14, "NAME", NULL,
-    0,          NULL
+    0,          defaults
 };
 static const char *const groups[] = {
     "Model and task",
@@ -136,65 +116,89 @@ enum { KEY_TEXT, KEY_PAIR, KEY_LABEL };
 /* Reads --fields into o.keys. */
 static int read_fields(void)
 {
-    static const char *const keys[] = { "text", "pair", "label" };
-    static char names[3][64];
-    o.keys[KEY_LABEL] = keys[KEY_LABEL];
-    for (const char *f = o.fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',') {
-        const size_t n = strcspn(f, "=,"), size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
-        int k = 0;
-        while (k < 3 && (strlen(keys[k]) != n || strncmp(keys[k], f, n) != 0))
-            k++;
-        if (k == 3 || size == 0 || size >= sizeof names[0])
-            return fail(2, "--fields %s: expected KEY=NAME,.., where KEY is text, pair or label",
-                        o.fields);
-        snprintf(names[k], sizeof names[k], "%.*s", (int)size, f + n + 1);
-        o.keys[k] = names[k];
-    }
+    static const char *const keys[] = { "text", "pair", "label", NULL };
+    static char names[3][128];
+    if (o.fields != NULL && !dataset_fields_in(o.fields, keys))
+        return session_fail(
+            2, "--fields %s: expected KEY=NAME,.., where KEY is text, pair or label", o.fields);
+    for (int i = 0; i < 3; i++)
+        o.keys[i] = i == KEY_LABEL ? dataset_name(o.fields, keys[i], names[i])
+                                   : dataset_field(o.fields, keys[i], names[i]);
     return 0;
+}
+
+/* Checks paths before anything is computed, so that no result is lost and no input overwritten. */
+static int check_files(void)
+{
+    char weights[MODEL_PATH];
+    struct stat saved, model;
+    const int exists = o.save != NULL && stat(o.save, &saved) == 0;
+    const session_file files[] = { { "data", o.data, SESSION_READS, -1 },
+                                   { "validation", o.validation, SESSION_READS, -1 },
+                                   { "predict", o.predict, SESSION_READS, -1 },
+                                   { "log", o.log, SESSION_WRITES, -1 },
+                                   { "checkpoint", o.checkpoint, SESSION_SAVES, -1 } };
+    if (model_check_source("model", o.model) || model_check_source("adapter", o.adapter) ||
+        session_check_files(files, sizeof files / sizeof files[0]) != 0)
+        return 2;
+    if (exists && stat(o.model, &model) == 0 && saved.st_dev == model.st_dev &&
+        saved.st_ino == model.st_ino)
+        return session_fail(2, "--save %s: it is also --model; give another folder", o.save);
+    if (exists && !S_ISDIR(saved.st_mode))
+        return session_fail(2, "--save %s: is a file; give a folder", o.save);
+    if (o.save != NULL && !exists && (mkdir(o.save, 0777) != 0 || rmdir(o.save) != 0))
+        return session_fail(2, "--save %s: %s", o.save, strerror(errno));
+    return exists
+               ? session_check_save("save", model_file_path(weights, o.save, "config.json"), NULL)
+               : 0;
 }
 
 static int check_options(void)
 {
     static const double rates[] = { 5e-5, 3e-4, 5e-5, 1e-3 };
     if (o.model == NULL)
-        return fail(2, "give --model, a folder with config.json and model.safetensors");
+        return session_fail(2,
+                            "give --model, a folder with config.json and model.safetensors, or a "
+                            "FILE.gguf; --help lists the options");
     if (o.data == NULL && o.predict == NULL && !o.merge)
-        return fail(2, "give --data (to train, or with --eval to evaluate) or --predict");
+        return session_fail(2, "give --data (to train, or with --eval to evaluate) or --predict");
     if (o.eval && o.data == NULL)
-        return fail(2, "--eval needs --data as well");
+        return session_fail(2, "--eval needs --data as well");
     if (o.save != NULL && (o.eval || o.data == NULL) && !o.merge)
-        return fail(2, "--save needs a training: give --data without --eval, or --merge");
+        return session_fail(2, "--save needs a training: give --data without --eval, or --merge");
     if (o.method == METHOD_HEAD && o.task == TASK_EMBED)
-        return fail(2, "--method head: embeddings have no head; give full, lora or last");
+        return session_fail(2, "--method head: embeddings have no head; give full, lora or last");
     if (o.micro_batch > 0 && o.batch % o.micro_batch != 0)
-        return fail(2, "--micro-batch %lld: allowed are divisors of --batch %lld",
-                    (long long)o.micro_batch, (long long)o.batch);
+        return session_fail(2, "--micro-batch %lld: allowed are divisors of --batch %lld",
+                            (long long)o.micro_batch, (long long)o.batch);
     if (o.merge && (o.method != METHOD_LORA || o.save == NULL) && o.adapter == NULL)
-        return fail(2, "--merge needs --save and --method lora or --adapter");
+        return session_fail(2, "--merge needs --save and --method lora or --adapter");
     if (o.adapter != NULL && o.data != NULL && !o.eval)
-        return fail(2, "--adapter with --data: only --eval and --predict read an adapter; "
-                       "--merge it to train further");
+        return session_fail(2, "--adapter with --data: only --eval and --predict read an adapter; "
+                               "--merge it to train further");
     const int trains = o.data != NULL && !o.eval;
     if (o.store != GCKPT_STORAGE_F32 && trains && o.method == METHOD_FULL)
-        return fail(2,
-                    "--store %s: only frozen matrices can be stored so, but --method full trains "
-                    "all; give --method lora, last or head",
-                    storage_names[o.store]);
+        return session_fail(
+            2,
+            "--store %s: only frozen matrices can be stored so, but --method full trains "
+            "all; give --method lora, last or head",
+            storage_names[o.store]);
     if (o.store != GCKPT_STORAGE_F32 && o.merge)
-        return fail(2, "--store %s: --merge writes floats; leave one of them out",
-                    storage_names[o.store]);
+        return session_fail(2, "--store %s: --merge writes floats; leave one of them out",
+                            storage_names[o.store]);
     if (o.store >= GCKPT_STORAGE_I8 && o.save != NULL && o.method != METHOD_LORA)
-        return fail(2,
-                    "--store %s: transformers cannot load such a model; for --save give --method "
-                    "lora, which saves an adapter, or --store bf16",
-                    storage_names[o.store]);
+        return session_fail(
+            2,
+            "--store %s: transformers cannot load such a model; for --save give --method "
+            "lora, which saves an adapter, or --store bf16",
+            storage_names[o.store]);
     if (o.fields != NULL && o.task != TASK_CLASSIFY && o.task != TASK_SCORE)
-        return fail(2, "--fields: for --task classify and score only; leave it out");
+        return session_fail(2, "--fields: for --task classify and score only; leave it out");
     if (o.threads == 0)
         o.threads = gckpt_threads();
     if (o.lr <= 0)
         o.lr = rates[o.method];
-    return read_fields();
+    return read_fields() || check_files() ? 2 : 0;
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -229,7 +233,7 @@ static struct {
     int predicts;  /* nonzero: probabilities, or vectors of single texts; no loss */
 } run;
 
-static int out_of_memory(void) { return fail(1, "out of memory"); }
+static int out_of_memory(void) { return session_fail(1, "out of memory"); }
 
 static void free_corpus(corpus *c)
 {
@@ -268,17 +272,7 @@ static int grow_corpus(corpus *c)
 /* Appends a token of the template. */
 static int add_token(corpus *c, int32_t id)
 {
-    bpe_tokens *t = &c->tokens;
-    if (t->count == t->capacity) {
-        const size_t n = 2 * t->capacity + 4096;
-        int32_t *ids = (int32_t *)realloc(t->ids, n * sizeof *ids);
-        if (ids == NULL)
-            return out_of_memory();
-        t->ids = ids;
-        t->capacity = n;
-    }
-    t->ids[t->count++] = id;
-    return grow_corpus(c);
+    return dataset_push(&c->tokens, id) != 0 ? out_of_memory() : grow_corpus(c);
 }
 
 /* Encodes one word, or a whole text, at the end of c. Its first token gets the label. */
@@ -298,7 +292,7 @@ static int add_word(corpus *c, const char *text, size_t n, int32_t label)
     const int failed = bpe_encode(&run.tokenizer, text, n, 0, t);
     free(spaced);
     if (failed)
-        return fail(1, "%s", t->error);
+        return session_fail(1, "%s", t->error);
     if (grow_corpus(c) != 0)
         return 1;
     for (size_t i = begin; i < t->count; i++)
@@ -323,15 +317,16 @@ static int close_text(corpus *c, size_t second, int32_t label)
 {
     const size_t begin = c->start[c->texts], end = c->tokens.count;
     if (end == begin)
-        return fail(1, "a text has no tokens; remove it");
+        return session_fail(1, "a text has no tokens; remove it");
     for (size_t i = begin; i < end; i++)
         if (c->tokens.ids[i] >= run.m.config.vocabulary)
-            return fail(1,
-                        "--model %s: its tokenizer has token %d (of %d), but the embedding has "
-                        "%lld rows: the tokenizer is of another model, or in Python, call "
-                        "resize_token_embeddings and save",
-                        o.model, (int)c->tokens.ids[i], (int)run.tokenizer.count,
-                        (long long)run.m.config.vocabulary);
+            return session_fail(
+                1,
+                "--model %s: its tokenizer has token %d (of %d), but the embedding has "
+                "%lld rows: the tokenizer is of another model, or in Python, call "
+                "resize_token_embeddings and save",
+                o.model, (int)c->tokens.ids[i], (int)run.tokenizer.count,
+                (long long)run.m.config.vocabulary);
     if (run.task == MODEL_CLASSIFY)
         c->labels[begin] = label;
     c->second[c->texts] = second;
@@ -364,10 +359,11 @@ static int add_text(corpus *c, const char *const text[2], const size_t sizes[2],
     if (failed || text[1] == NULL)
         return failed || add_word(c, text[0], sizes[0], -1) || end_text(c, label);
     if (bpe_encode_pair(&run.tokenizer, text, sizes, 0, (size_t)o.length, &c->tokens, &second) != 0)
-        return fail(1, "%s", c->tokens.error);
+        return session_fail(1, "%s", c->tokens.error);
     if (run.m.config.encoder.types > 1 && run.tokenizer.pair_types == BPE_TYPES_OTHER)
-        return fail(1, "the tokenizer's post_processor has other token types for two texts than 0, "
-                       "then 1");
+        return session_fail(
+            1, "the tokenizer's post_processor has other token types for two texts than 0, "
+               "then 1");
     if (grow_corpus(c) != 0)
         return 1;
     for (size_t i = c->start[c->texts]; i < c->tokens.count; i++)
@@ -430,8 +426,8 @@ static int read_labels(json *d)
         snprintf(key, sizeof key, "%lu", (unsigned long)i);
         const uint32_t at = json_require(d, all, key, JSON_STRING);
         if (at == 0 || find_label(json_text(d, at)) >= 0)
-            return fail(1, "%s: id2label: expected different names for 0, 1, 2, ..%s%s", d->name,
-                        d->error[0] != 0 ? ": " : "", d->error);
+            return session_fail(1, "%s: id2label: expected different names for 0, 1, 2, ..%s%s",
+                                d->name, d->error[0] != 0 ? ": " : "", d->error);
         if (add_label(json_text(d, at)) != 0)
             return 1;
     }
@@ -441,14 +437,18 @@ static int read_labels(json *d)
 /* Returns the name of a class in a line of data: a text, or a whole number. NULL sets d->error. */
 static const char *label_of(json *d, uint32_t at, char *number, size_t size)
 {
-    if (json_kind_of(d, at) == JSON_STRING)
+    const double x = json_kind_of(d, at) == JSON_NUMBER ? json_real_of(d, at) : 0.5;
+    if (json_kind_of(d, at) == JSON_STRING && json_size(d, at) > 0)
         return json_text(d, at);
-    if (json_kind_of(d, at) != JSON_NUMBER) {
-        json_mismatch(d, at, "the name of a class, or its number");
-        return NULL;
-    }
-    snprintf(number, size, "%lld", (long long)json_int_of(d, at));
-    return number;
+    snprintf(number, size, "%.0f", x);
+    if (strtod(number, NULL) == x)
+        return number;
+    if (json_kind_of(d, at) == JSON_STRING)
+        json_fail(d, d->line, "a label is empty: name its class, or remove the line");
+    else
+        json_mismatch(d, at,
+                      "the name of a class, or its whole number (--task score trains numbers)");
+    return NULL;
 }
 
 /* Returns the class of a line of data. If the model's classes have names, a number is an index. */
@@ -475,6 +475,13 @@ static int32_t class_of(json *d, uint32_t at)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 typedef int (*line_reader)(json *d, corpus *c);
+/* lines of --data, by --task */
+static const char *const line_forms[] = {
+    "{\"text\": \"..\", \"label\": \"..\"}, for two texts also \"pair\"; --fields names other keys",
+    "{\"tokens\": [\"..\", ..], \"tags\": [\"..\", ..]}",
+    "{\"anchor\": \"..\", \"positive\": \"..\"}",
+    "{\"text\": \"..\", \"label\": NUMBER}, for two texts also \"pair\"; --fields names other keys"
+};
 
 /* Chooses the names of the keys by the first line, if --fields does not name that of the text. */
 static void choose_keys(json *d)
@@ -567,26 +574,45 @@ static int read_anchor(json *d, corpus *c)
     return failed;
 }
 
+/* Fails if a line lacks a key that its task needs. */
+static int check_keys(json *d)
+{
+    static const char *const of_tokens[] = { "tokens", "tags" };
+    static const char *const of_embed[] = { "anchor", "positive" };
+    const char *const *keys = o.task == TASK_TOKENS  ? of_tokens
+                              : o.task == TASK_EMBED ? of_embed
+                                                     : o.keys;
+    for (int i = 0; i < (keys == o.keys ? 3 : 2); i++)
+        if (keys[i] != NULL && json_find(d, JSON_ROOT, keys[i]) == 0) {
+            char expected[400];
+            snprintf(expected, sizeof expected, "the line has no \"%.100s\": expected %s", keys[i],
+                     line_forms[o.task]);
+            return dataset_fail_keys(d, o.fields, expected);
+        }
+    return 0;
+}
+
 /* Calls `read` for each line of a file. Returns 0, or 1 after printing an error. */
 static int read_file(const char *option, const char *path, line_reader read, corpus *c)
 {
     FILE *f = fopen(path, "rb");
     json d;
-    int more = 1, failed = 0;
+    int failed = 0;
     if (f == NULL)
-        return fail(1, "--%s %s: %s", option, path, strerror(errno));
+        return session_fail(1, "--%s %s: %s", option, path, strerror(errno));
     json_init(&d, path);
-    while (!failed && (more = json_read_line(&d, f)) > 0) {
+    while (!failed && json_read_line(&d, f) > 0) {
         if (json_kind_of(&d, JSON_ROOT) != JSON_OBJECT)
-            json_mismatch(&d, JSON_ROOT,
-                          "an object, such as {\"text\": \"..\", \"label\": \"..\"}");
+            json_mismatch(&d, JSON_ROOT, line_forms[o.task]);
         if (d.error[0] == 0 && o.keys[KEY_TEXT] == NULL)
             choose_keys(&d);
-        failed = d.error[0] != 0 || read(&d, c) != 0 || d.error[0] != 0;
+        failed = d.error[0] != 0 || check_keys(&d) != 0 || read(&d, c) != 0 || d.error[0] != 0;
     }
+    if (d.error[0] == 0 && !failed && d.text == NULL)
+        json_fail(&d, 0, "the file has no lines: expected %s", line_forms[o.task]);
+    dataset_explain(&d, f, line_forms[o.task]);
     if (d.error[0] != 0)
-        fail(1, "--%s: %s", option, d.error);
-    failed = failed || more < 0;
+        failed = session_fail(1, "--%s: %s", option, d.error);
     json_free(&d);
     fclose(f);
     return failed;
@@ -755,17 +781,17 @@ static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *wid
     const int64_t n = rows * *width * (run.task == MODEL_TAGS ? run.T : 1);
     float *out = (float *)malloc((size_t)n * sizeof *out);
     t.known = labels_column();
-    t.plan.budget = 0;
     t.micro_batch = 0;
     if (out == NULL || train_predict(run.store, build, &d, &t, out, &r) != 0) {
-        out == NULL ? out_of_memory() : fail(1, "%s", r.error);
+        out == NULL ? out_of_memory() : session_fail(1, "%s", r.error);
         free(out);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++)
         if (!(out[i] - out[i] == 0)) {
-            fail(1, "--model %s: a result is not finite; check its weights for NaN and infinity",
-                 o.model);
+            session_fail(
+                1, "--model %s: a result is not finite; check its weights for NaN and infinity",
+                o.model);
             free(out);
             return NULL;
         }
@@ -994,11 +1020,12 @@ static int read_plain_line(corpus *c, const char *line, size_t n)
 static int predict_file(void)
 {
     enum { LINES = 256 };
+    long long number = 0;
     FILE *f = fopen(o.predict, "r");
     char *line = NULL;
     size_t capacity = 0;
     ssize_t n = 0;
-    int failed = f == NULL ? fail(1, "--predict %s: %s", o.predict, strerror(errno)) : 0;
+    int failed = f == NULL ? session_fail(1, "--predict %s: %s", o.predict, strerror(errno)) : 0;
     while (!failed && n >= 0) {
         corpus c;
         int64_t width;
@@ -1007,7 +1034,14 @@ static int predict_file(void)
             n -= n > 0 && line[n - 1] == '\n';
             n -= n > 0 && line[n - 1] == '\r'; /* of Windows */
             line[n] = 0;
-            failed = read_plain_line(&c, line, (size_t)n);
+            number++;
+            failed =
+                !json_is_utf8(line, (size_t)n)
+                    ? session_fail(1,
+                                   "--predict %s:%lld: the line is not in UTF-8; save the file "
+                                   "as UTF-8",
+                                   o.predict, number)
+                    : read_plain_line(&c, line, (size_t)n);
         }
         float *out = !failed && c.texts > 0 ? predict(&c, 0, c.texts, &width) : NULL;
         failed = failed || (c.texts > 0 && out == NULL);
@@ -1023,7 +1057,10 @@ static int predict_file(void)
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
-static int fail_model(void) { return fail(1, "--model %s: %s", o.model, run.m.error); }
+static int fail_model(void)
+{
+    return session_fail(1, "--model %s: %s%s", o.model, run.m.error, model_source_hint(o.model));
+}
 
 /* Returns whether config.json says that the model has a classifier for the task. */
 static int is_classifier(json *d)
@@ -1046,32 +1083,56 @@ static int find_classes(json *config)
     if (run.task == MODEL_EMBED)
         return 0;
     if (o.adapter != NULL && model_has_file(&run.m, path, o.adapter, "labels.json")) {
-        failed = json_read_file(&d, path) != 0 ? fail(1, "%s", d.error) : read_labels(&d);
+        failed = json_read_file(&d, path) != 0 ? session_fail(1, "%s", d.error) : read_labels(&d);
         json_free(&d);
     } else if (!o.new_head && is_classifier(config)) {
         failed = read_labels(config);
     } else if (o.task == TASK_SCORE && o.data != NULL && !o.eval) {
         failed = add_label("LABEL_0"); /* the name that transformers gives it */
     } else if (o.data == NULL || o.eval) {
-        return fail(1, "--model %s has no classifier for --task %s: train one with --data", o.model,
-                    task_names[o.task]);
+        return session_fail(1,
+                            "--model %s has no classifier for --task %s: train one with --data%s",
+                            o.model, task_names[o.task], run.m.note);
     } else {
         failed = read_file("data", o.data, read_line_labels, NULL);
         if (!failed && run.labels > 0)
             qsort(run.names, (size_t)run.labels, sizeof run.names[0], compare_labels);
     }
     if (!failed && o.task == TASK_SCORE && run.labels != 1)
-        return fail(1,
-                    "--task score: the model has %lld classes; a new head for one number needs "
-                    "--new-head with --data",
-                    (long long)run.labels);
+        return session_fail(
+            1,
+            "--task score: the model has %lld classes; a new head for one number needs "
+            "--new-head with --data",
+            (long long)run.labels);
     return failed || run.labels >= 2 || o.task == TASK_SCORE
                ? failed
-               : fail(1,
-                      "number of classes: %lld; a classifier needs 2 or more: add rows of another "
-                      "class to --data, or with a model that has a classifier, give --new-head; "
-                      "--task score trains and reads models of one number",
-                      (long long)run.labels);
+               : session_fail(
+                     1,
+                     "number of classes: %lld; a classifier needs 2 or more: add rows of another "
+                     "class to --data, or with a model that has a classifier, give --new-head; "
+                     "--task score trains and reads models of one number",
+                     (long long)run.labels);
+}
+
+/* Reads the pooling from the keys of a GGUF file; no key, none and rank mean the mean. */
+static int read_gguf_pooling(void)
+{
+    enum { NONE, MEAN, CLS, LAST, RANK };
+    gguf g;
+    char key[96];
+    const char *type =
+        gguf_open(&g, o.model) == 0 ? gguf_text(&g, "general.architecture", NULL) : "";
+    snprintf(key, sizeof key, "%.60s.pooling_type", type != NULL ? type : "");
+    const int64_t mode = gguf_int(&g, key, MEAN);
+    o.pooling = mode == CLS ? POOL_CLS : POOL_MEAN;
+    if (g.error[0] == 0 && (mode < NONE || mode > RANK || mode == LAST))
+        gguf_fail(&g,
+                  "key %s is %lld: only the mean of tokens (1) and the first token (2) are built "
+                  "here; give --pooling",
+                  key, (long long)mode);
+    const int failed = g.error[0] != 0 ? session_fail(1, "--model: %s", g.error) : 0;
+    gguf_close(&g);
+    return failed;
 }
 
 /* Reads the pooling and the longest row of a sentence-transformers folder. */
@@ -1085,6 +1146,8 @@ static int read_pooling(void)
         json_free(&d);
     }
     o.length = o.length > 0 ? o.length : 512;
+    if (run.task == MODEL_EMBED && o.pooling == POOL_AUTO && gguf_is_file(o.model))
+        return read_gguf_pooling();
     if (run.task != MODEL_EMBED || o.pooling != POOL_AUTO ||
         !model_has_file(&run.m, path, o.model, "1_Pooling/config.json"))
         return 0;
@@ -1097,7 +1160,7 @@ static int read_pooling(void)
         !json_bool(&d, JSON_ROOT, "pooling_mode_mean_tokens", 0) && !json_is(&d, mode, "mean"))
         json_fail(&d, 0,
                   "only the mean of tokens and the first token are built here; give --pooling");
-    const int failed = d.error[0] != 0 ? fail(1, "%s", d.error) : 0;
+    const int failed = d.error[0] != 0 ? session_fail(1, "%s", d.error) : 0;
     json_free(&d);
     return failed;
 }
@@ -1120,14 +1183,14 @@ static int choose_trained(void)
         if (p.shape.n > 0 && head != NULL && encoder_is_head(c, i))
             failed = gckpt_store_freeze(run.store, p.name, 0) != GCKPT_OK;
     }
-    return failed ? fail(1, "%s", gckpt_error_text(run.store)) : 0;
+    return failed ? session_fail(1, "%s", gckpt_error_text(run.store)) : 0;
 }
 
 static int load_adapters(void)
 {
     if (o.adapter != NULL)
         return adapters_load(&run.a, &run.m, run.store, o.adapter) != 0
-                   ? fail(1, "--adapter %s: %s", o.adapter, run.m.error)
+                   ? session_fail(1, "--adapter %s: %s", o.adapter, run.m.error)
                    : 0;
     adapters_options lora;
     memset(&lora, 0, sizeof lora);
@@ -1136,21 +1199,23 @@ static int load_adapters(void)
     lora.alpha = o.alpha;
     lora.targets = o.targets;
     lora.modules_to_save = encoder_head_modules(&run.m.config);
-    return adapters_begin(&run.a, &run.m, run.store, &lora) != 0 ? fail(1, "%s", run.m.error) : 0;
+    return adapters_begin(&run.a, &run.m, run.store, &lora) != 0
+               ? session_fail(1, "%s", run.m.error)
+               : 0;
 }
 
 static int open_tokenizer(void)
 {
     bpe_tokens t = { NULL, 0, 0, "" };
-    if (bpe_open(&run.tokenizer, o.model) != 0)
-        return fail(1, "--model %s: %s", o.model, run.tokenizer.error);
+    if ((gguf_is_file(o.model) ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
+        return session_fail(1, "--model %s: %s", o.model, run.tokenizer.error);
     /* in vocabularies of bytes, the words of a sentence begin with a space */
     int failed = bpe_encode(&run.tokenizer, "a", 1, 0, &t) != 0;
     const size_t n = t.count;
     failed = failed || bpe_encode(&run.tokenizer, " a", 2, 0, &t) != 0;
     run.spaces = t.count != 2 * n || memcmp(t.ids, t.ids + n, n * sizeof *t.ids) != 0;
     if (failed)
-        fail(1, "%s", t.error);
+        session_fail(1, "%s", t.error);
     bpe_tokens_free(&t);
     return failed;
 }
@@ -1161,10 +1226,11 @@ static int check_length(void)
     const int64_t around = run.tokenizer.prefix_count + run.tokenizer.suffix_count;
     return o.length > around
                ? 0
-               : fail(1,
-                      "rows of %lld tokens: the tokens before and after each text take %lld; give "
-                      "--length %lld or more",
-                      (long long)o.length, (long long)around, (long long)around + 1);
+               : session_fail(
+                     1,
+                     "rows of %lld tokens: the tokens before and after each text take %lld; give "
+                     "--length %lld or more",
+                     (long long)o.length, (long long)around, (long long)around + 1);
 }
 
 /* Writes the modules whose matrices are trained, which stay floats with --store. */
@@ -1191,8 +1257,9 @@ static int load_model(void)
     if (model_read_config_for(&run.m, o.model, &head) != 0)
         return fail_model();
     if (model_has_score(&run.m.config) && run.task != MODEL_CLASSIFY)
-        return fail(2, "--task %s: %s is a decoder, which is built for classify and score only",
-                    task_names[o.task], run.m.config.type);
+        return session_fail(
+            2, "--task %s: %s is a decoder, which is built for classify and score only",
+            task_names[o.task], run.m.config.type);
     int failed = find_classes(&run.m.config_json) || read_pooling();
     source.storage = (gckpt_storage)o.store;
     source.floats = trained_modules(modules);
@@ -1207,7 +1274,9 @@ static int load_model(void)
     if (model_load_head(&run.m, run.store, o.model, &source, NULL, &head) != 0)
         return fail_model();
     if (run.m.note[0] != 0 && o.adapter == NULL)
-        fprintf(stderr, "classify: note: %s\n", run.m.note);
+        fprintf(stderr, "classify: note: %s%s\n", o.data != NULL && !o.eval ? "" : run.m.note,
+                o.data != NULL && !o.eval ? "the classifier is new and begins with random weights"
+                                          : "");
     if (o.length > run.m.config.context)
         o.length = run.m.config.context;
     run.how.dropout = o.dropout;
@@ -1219,32 +1288,11 @@ static int load_model(void)
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
-/* Copies a file of the model's folder to --save, if there is one. */
-static int copy_file(const char *name)
-{
-    char path[MODEL_PATH], part[4096];
-    FILE *from = model_has_file(&run.m, path, o.model, name) ? fopen(path, "rb") : NULL;
-    if (from == NULL)
-        return 0;
-    FILE *to = model_begin_file(&run.m, path, o.save, name);
-    for (size_t n; to != NULL && (n = fread(part, 1, sizeof part, from)) > 0;)
-        fwrite(part, 1, n, to);
-    const int failed =
-        ferror(from) != 0 ? fail(1, "--model %s: %s cannot be read", o.model, name) : 0;
-    fclose(from);
-    return to == NULL || model_end_file(&run.m, to, path) != 0 || failed
-               ? fail(1, "--save: %s", run.m.error)
-               : 0;
-}
-
 static int write_text(const char *name, const char *text)
 {
-    char path[MODEL_PATH];
-    FILE *f = model_begin_file(&run.m, path, o.save, name);
-    if (f != NULL)
-        fputs(text, f);
-    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
-                                                             : 0;
+    return model_write_file(&run.m, o.save, name, text, strlen(text)) != 0
+               ? session_fail(1, "--save: %s", run.m.error)
+               : 0;
 }
 
 /* Writes the files by which sentence-transformers finds the pooling. */
@@ -1258,7 +1306,7 @@ static int write_modules(void)
     const int cls = o.pooling == POOL_CLS;
     if (model_path(&run.m, folder, o.save, "1_Pooling") != 0 ||
         model_make_folder(&run.m, folder) != 0)
-        return fail(1, "--save: %s", run.m.error);
+        return session_fail(1, "--save: %s", run.m.error);
     snprintf(text, sizeof text,
              "{\n  \"word_embedding_dimension\": %lld,\n  \"pooling_mode_cls_token\": %s,\n"
              "  \"pooling_mode_mean_tokens\": %s,\n  \"pooling_mode_max_tokens\": false,\n"
@@ -1280,29 +1328,19 @@ static int write_labels(void)
         model_write_labels(&run.m.config.head, f);
         fputs("\n}\n", f);
     }
-    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
-                                                             : 0;
+    return f == NULL || model_end_file(&run.m, f, path) != 0
+               ? session_fail(1, "--save: %s", run.m.error)
+               : 0;
 }
 
 static int save(void)
 {
-    static const char *const files[] = { "vocab.txt",
-                                         "vocab.json",
-                                         "merges.txt",
-                                         "tokenizer.json",
-                                         "tokenizer.model",
-                                         "sentencepiece.bpe.model",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "added_tokens.json" };
     const int adapter = (o.method == METHOD_LORA || o.adapter != NULL) && !o.merge;
     if (model_make_folder(&run.m, o.save) != 0 || (o.merge && adapters_merge(&run.a) != 0) ||
         (adapter ? adapters_save(&run.a, o.save, o.model)
-                 : model_save(&run.m, run.store, o.save, GCKPT_STORAGE_F32)) != 0)
-        return fail(1, "--save %s: %s", o.save, run.m.error);
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (copy_file(files[i]) != 0)
-            return 1;
+                 : model_save(&run.m, run.store, o.save, GCKPT_STORAGE_F32)) != 0 ||
+        model_copy_files(&run.m, o.model, o.save) != 0)
+        return session_fail(1, "--save %s: %s", o.save, run.m.error);
     if (adapter && run.task != MODEL_EMBED && write_labels() != 0)
         return 1;
     if (run.task == MODEL_EMBED && !adapter && write_modules() != 0)
@@ -1319,16 +1357,17 @@ static int train(int64_t rows, int64_t validation)
     train_report r;
     d.validation = validation;
     if (rows - validation < 1 || (run.task == MODEL_EMBED && rows - validation < o.batch))
-        return fail(1, "--data: %lld rows to train on; expected %lld or more",
-                    (long long)(rows - validation),
-                    (long long)(run.task == MODEL_EMBED ? o.batch : 1));
+        return session_fail(1, "--data: %lld rows to train on; expected %lld or more",
+                            (long long)(rows - validation),
+                            (long long)(run.task == MODEL_EMBED ? o.batch : 1));
     if (train_fit(run.store, build, &d, &t, &r) != 0)
-        return fail(1, "%s%s", r.error,
-                    strstr(r.error, "budget") == NULL && strstr(r.error, "memory") == NULL ? ""
-                    : run.task == MODEL_EMBED
-                        ? "; the loss compares all rows of a batch: a smaller --batch or --length "
-                          "needs fewer bytes"
-                        : "; a smaller --length needs fewer bytes");
+        return session_fail(
+            1, "%s%s", r.error,
+            strstr(r.error, "budget") == NULL && strstr(r.error, "memory") == NULL ? ""
+            : run.task == MODEL_EMBED
+                ? "; the loss compares all rows of a batch: a smaller --batch or --length "
+                  "needs fewer bytes"
+                : "; a smaller --length needs fewer bytes");
     printf("bytes  %zu\n", r.bytes);
     return 0;
 }
@@ -1338,7 +1377,7 @@ static int work(void)
     static const line_reader readers[] = { read_text, read_words, read_anchor, read_text };
     const line_reader read = readers[o.task];
     const int status = load_model();
-    int failed = status;
+    int failed = status, unrated = 0;
     if (!failed && o.data != NULL) {
         failed = read_file("data", o.data, read, &run.data);
         run.predicts = 0;
@@ -1349,19 +1388,22 @@ static int work(void)
             rows += validation;
         }
         if (!failed && rows == 0)
-            failed = fail(1, "--data %s: no rows", o.data);
+            failed = session_fail(1, "--data %s: no rows", o.data);
         if (o.eval)
             validation = rows;
-        failed = failed || (!o.eval && train(rows, validation)) ||
-                 evaluate(rows - validation, validation);
+        failed = failed || (!o.eval && train(rows, validation));
+        unrated = !failed && evaluate(rows - validation, validation);
     }
-    failed = failed || (o.save != NULL && save()) || (o.predict != NULL && predict_file());
+    /* saves the weights even if the evaluation fails */
+    failed =
+        failed || (o.save != NULL && save()) || unrated || (o.predict != NULL && predict_file());
     return status != 0 ? status : failed;
 }
 
 int main(int argc, char **argv)
 {
     static const char title[] = "trains classifiers of texts and words, and embeddings";
+    session.program = options.program;
     int status = options_parse(&options, argc, argv);
     if (status == 0 && o.help) {
         printf("classify - %s\n\n", title);

@@ -163,35 +163,50 @@ static const struct {
 };
 enum { DATASET_FORMS = sizeof dataset_forms / sizeof dataset_forms[0] };
 
+/* Writes the name that KEY=NAME,.. gives a key to `name` and returns it; NULL if it gives none. */
+static inline const char *dataset_field(const char *fields, const char *key, char name[128])
+{
+    const char *given = NULL;
+    const size_t n = strlen(key);
+    for (const char *f = fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',')
+        if (strncmp(f, key, n) == 0 && f[n] == '=') {
+            snprintf(name, 128, "%.*s", (int)strcspn(f + n + 1, ","), f + n + 1);
+            given = name;
+        }
+    return given;
+}
+
 /* Writes the name that a key has in lines to `name`, by dataset_desc.fields. */
 static inline const char *dataset_name(const char *fields, const char *key, char name[128])
 {
-    const size_t n = strlen(key);
-    memcpy(name, key, n + 1);
-    for (const char *f = fields; f != NULL && *f != 0; f += strcspn(f, ","), f += *f == ',')
-        if (strncmp(f, key, n) == 0 && f[n] == '=')
-            snprintf(name, 128, "%.*s", (int)strcspn(f + n + 1, ","), f + n + 1);
+    if (dataset_field(fields, key, name) == NULL)
+        memcpy(name, key, strlen(key) + 1);
     return name;
+}
+
+/* Returns whether `fields` is KEY=NAME,.. with keys of a list, which NULL ends. */
+static inline int dataset_fields_in(const char *fields, const char *const *keys)
+{
+    for (const char *f = fields; *f != 0; f += strcspn(f, ","), f += *f == ',') {
+        const size_t n = strcspn(f, "=,"), size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
+        int k = 0;
+        while (keys[k] != NULL && (strlen(keys[k]) != n || strncmp(f, keys[k], n) != 0))
+            k++;
+        if (keys[k] == NULL || size == 0 || size > 100)
+            return 0;
+    }
+    return 1;
 }
 
 /* Returns whether dataset_desc.fields is KEY=NAME,.. with known keys. */
 static inline int dataset_fields_valid(const char *fields)
 {
-    static const char *const others[] = { "chosen", "rejected", "tools" };
-    for (const char *f = fields; *f != 0; f += strcspn(f, ","), f += *f == ',') {
-        const size_t n = strcspn(f, "=,");
-        int known = 0;
-        for (int i = 0; i < 3 * DATASET_FORMS; i++) {
-            const char *key = dataset_forms[i / 3].keys[i % 3];
-            known |= key != NULL && strlen(key) == n && strncmp(f, key, n) == 0;
-        }
-        for (int i = 0; i < 3; i++)
-            known |= strlen(others[i]) == n && strncmp(f, others[i], n) == 0;
-        const size_t size = f[n] == '=' ? strcspn(f + n + 1, ",") : 0;
-        if (!known || size == 0 || size > 100)
-            return 0;
-    }
-    return 1;
+    const char *keys[3 * DATASET_FORMS + 4] = { "chosen", "rejected", "tools" };
+    int count = 3;
+    for (int i = 0; i < 3 * DATASET_FORMS; i++)
+        if (dataset_forms[i / 3].keys[i % 3] != NULL)
+            keys[count++] = dataset_forms[i / 3].keys[i % 3];
+    return dataset_fields_in(fields, keys);
 }
 
 /* Returns the value of a line's key, or 0. */
@@ -289,8 +304,8 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
 }
 
 /* If file f is of a known kind that is not text, replaces the error of its first line by one that
- * names the kind. */
-static inline void dataset_refuse_magic(json *line, FILE *f)
+ * names the kind, and returns 1; else returns 0. */
+static inline int dataset_refuse_magic(json *line, FILE *f)
 {
     char head[16];
     const size_t n = fseek(f, 0, SEEK_SET) == 0 ? fread(head, 1, sizeof head, f) : 0;
@@ -299,8 +314,9 @@ static inline void dataset_refuse_magic(json *line, FILE *f)
             line->error[0] = 0;
             json_fail(line, 0, "this is %s, not text; %s", dataset_magics[i].name,
                       dataset_magics[i].remedy);
-            return;
+            return 1;
         }
+    return 0;
 }
 
 /* Returns 0 if the file is text. Otherwise returns -1 with an error that names the kind of file. */
@@ -824,6 +840,24 @@ static inline int dataset_add_pair(dataset *d, json *line, dataset_reader *r)
     return 0;
 }
 
+/* If reading file f has failed at its first line, replaces the error by one that names the kind of
+ * file. `formats` names the lines that are expected. f may be NULL. */
+static inline void dataset_explain(json *line, FILE *f, const char *formats)
+{
+    if (line->error[0] == 0 || line->line > 1 || (f != NULL && dataset_refuse_magic(line, f)) ||
+        line->line == 0 || line->text == NULL)
+        return;
+    const char first = line->text[strspn(line->text, " \t\r")];
+    if (first == '[' || (first != '{' && line->count == 0)) {
+        line->error[0] = 0;
+        json_fail(line, 1, "the line %s: %s",
+                  first == '[' ? "has an array: expected one object per line, without [ ] around all "
+                                 "and commas between them"
+                               : "is no JSON: expected one object per line",
+                  formats);
+    }
+}
+
 static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenizer,
                                      const dataset_desc *desc)
 {
@@ -847,18 +881,9 @@ static inline int dataset_read_lines(dataset *d, const char *path, bpe *tokenize
         d->skipped += !d->pairs && !dataset_end_example(d);
     }
     d->replaced = line.halves;
-    if (f != NULL && line.error[0] != 0 && line.line <= 1)
-        dataset_refuse_magic(&line, f);
+    dataset_explain(&line, f, formats);
     if (f != NULL)
         fclose(f);
-    if (line.error[0] != 0 && line.line == 1 && line.text != NULL &&
-        line.text[strspn(line.text, " \t\r")] == '[') {
-        line.error[0] = 0;
-        json_fail(&line, 1,
-                  "the line has an array: expected one object per line, without [ ] around all "
-                  "and commas between them: %s",
-                  formats);
-    }
     if (line.error[0] == 0 && d->skipped > 0 && d->count == 0)
         json_fail(&line, 0, "none of the %.0f lines has a target: texts and answers are empty",
                   (double)d->skipped);

@@ -90,6 +90,7 @@ enum {
     ENCODER_BEFORE = 6, /* parameters before the blocks: see encoder_outside */
     ENCODER_AFTER = 8,
     ENCODER_MODULES = 9, /* modules of a block, with two parameters each */
+    ENCODER_ALL_MODULES = ENCODER_MODULES + 8,
     ENCODER_BUCKETS = 32 /* rows of the table of relative positions */
 };
 
@@ -150,6 +151,18 @@ static inline int32_t encoder_padding(const model_config *c)
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
+/* Returns module i: those of a block, then embeddings and norms outside the blocks, then those of the
+ * classifier of texts. NULL means that the family does not have the module. */
+static inline const char *encoder_module(const encoder_row *r, int i)
+{
+    const char *const modules[ENCODER_ALL_MODULES] = {
+        r->q,    r->k,         r->v,        r->fused,     r->output,    r->attention_norm,
+        r->up,   r->down,      r->mlp_norm, r->words,     r->positions, r->types,
+        r->norm, r->last_norm, r->dense,    r->head_norm, r->out
+    };
+    return modules[i];
+}
+
 static inline int encoder_block_params(const model_config *c, int64_t layer)
 {
     return (void)c, (void)layer, 2 * ENCODER_MODULES;
@@ -208,9 +221,6 @@ static inline void encoder_get_param(const model_config *c, int64_t layer, int p
                                      model_parameter *p)
 {
     const encoder_row *r = encoder_row_of(c);
-    const char *const modules[ENCODER_MODULES] = { r->q,     r->k,      r->v,
-                                                   r->fused, r->output, r->attention_norm,
-                                                   r->up,    r->down,   r->mlp_norm };
     const int64_t C = c->width, I = c->inner;
     const int64_t rows[] = { C, C, C, 3 * C, C, 0, r->pre_norm ? 2 * I : I, C, 0 };
     const int i = part / 2, is_bias = part % 2, norm = layer >= 0 && rows[i] == 0;
@@ -218,11 +228,12 @@ static inline void encoder_get_param(const model_config *c, int64_t layer, int p
         encoder_outside(c, part, p);
         return;
     }
-    if (modules[i] == NULL || (r->pre_norm && layer == 0 && modules[i] == r->attention_norm))
+    const char *module = encoder_module(r, i);
+    if (module == NULL || (r->pre_norm && layer == 0 && module == r->attention_norm))
         return; /* the first block of ModernBERT follows a norm */
     if (is_bias && (norm ? r->pre_norm : i < 5 ? !c->encoder.attention_bias : !c->encoder.mlp_bias))
         return;
-    encoder_set_param(c, p, modules[i], is_bias, rows[i], i == 7 ? I : C);
+    encoder_set_param(c, p, module, is_bias, rows[i], i == 7 ? I : C);
 }
 
 /* The queries and values, as in peft for BERT. */

@@ -31,6 +31,7 @@
 #include "evaluate.h"
 #include "generate.h"
 #include "gguf_export.h"
+#include "model_files.h"
 #include "lm.h"
 #include "talk.h"
 #include "teacher.h"
@@ -551,40 +552,12 @@ static int check_folder(const char *option, const char *path)
         option, path);
 }
 
-/* Returns an error if the path of an option is a file but no GGUF file, a folder with an adapter
- * where the option needs a model, or a folder with a model where the option needs an adapter. */
-static int check_source(const char *option, const char *path)
-{
-    char name[MODEL_PATH];
-    struct stat info;
-    const int takes_adapter = strcmp(option, "adapter") == 0 || strcmp(option, "reference") == 0,
-              takes_model = strcmp(option, "adapter") != 0;
-    if (path == NULL || stat(path, &info) != 0 || (!S_ISDIR(info.st_mode) && gguf_is_file(path)))
-        return 0;
-    if (!S_ISDIR(info.st_mode))
-        return session_fail(2,
-                            "--%s %s: is a file; give the folder that contains %s, or a FILE.gguf",
-                            option, path, takes_model ? "config.json" : "adapter_config.json");
-    const int model = access(join(name, sizeof name, path, "config.json"), F_OK) == 0,
-              adapter = access(join(name, sizeof name, path, "adapter_config.json"), F_OK) == 0;
-    if (adapter && !model && !takes_adapter)
-        return session_fail(
-            2, "--%s %s: the folder contains an adapter, not a model; %s", option, path,
-            strcmp(option, "model") == 0 ? "give it with --adapter, and its base model with "
-                                           "--model"
-                                         : "--merge writes a whole model of adapter and base");
-    if (model && !adapter && !takes_model)
-        return session_fail(2, "--%s %s: the folder contains a whole model; give it with --model", option,
-                            path);
-    return 0;
-}
-
 static int check_paths(void)
 {
     return check_folder("save", lm.save) || check_folder("merge", o.merge) ||
-                   (o.new_model == NULL && check_source("model", o.model)) ||
-                   check_source("adapter", o.adapter) || check_source("teacher", o.teacher) ||
-                   check_source("reference", o.reference)
+                   (o.new_model == NULL && model_check_source("model", o.model)) ||
+                   model_check_source("adapter", o.adapter) || model_check_source("teacher", o.teacher) ||
+                   model_check_source("reference", o.reference)
                ? 2
                : 0;
 }
@@ -1092,14 +1065,8 @@ static int has_biases(const model_config *c)
 /* Opens --model: reads its sizes, tokenizer and chat template, but no weights. */
 static int open_model(model_any *m)
 {
-    struct stat info;
     if (model_read_config(m, o.model) != 0)
-        return session_fail(1, "--model: %s%s", m->error,
-                            stat(o.model, &info) == 0 || o.model[0] == '/' || o.model[0] == '.' ||
-                                    gguf_is_file_name(o.model)
-                                ? ""
-                                : "; give a folder; hf download NAME --local-dir DIR gets a "
-                                  "model from Hugging Face");
+        return session_fail(1, "--model: %s%s", m->error, model_source_hint(o.model));
     model_close(m);
     const int keys = gguf_is_file(o.model);
     if ((keys ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
@@ -1918,69 +1885,16 @@ static size_t file_bytes(const char *folder, const char *name)
     return stat(join(path, sizeof path, folder, name), &info) == 0 ? (size_t)info.st_size : 0;
 }
 
-/* Copies the file `name` of the tokenizer from folder `from` to folder `to`, if it exists. */
-static int copy_file(model_any *m, const char *from, const char *to, const char *name)
-{
-    char path[MODEL_PATH];
-    unsigned char *bytes;
-    size_t size;
-    if (access(join(path, sizeof path, from, name), R_OK) != 0)
-        return 0;
-    if (session_read_file("model", path, &bytes, &size) != 0)
-        return 1;
-    FILE *f = model_begin_file(m, path, to, name);
-    if (f != NULL)
-        fwrite(bytes, 1, size, f);
-    free(bytes);
-    return f == NULL || model_end_file(m, f, path) != 0 ? session_fail(1, "--save: %s", m->error)
-                                                        : 0;
-}
-
 static const char *saved_name(const tuning *t)
 {
     return t->adapters.options.method == ADAPTERS_FULL ? "model.safetensors"
                                                        : "adapter_model.safetensors";
 }
 
-/* Writes the tokenizer that a GGUF file contains as tokenizer files into a folder. */
-static int write_gguf_files(model_any *m, const char *folder)
-{
-    char path[MODEL_PATH];
-    gguf g;
-    int failed = gguf_open(&g, o.model) != 0;
-    for (int i = 0; i < 2 && !failed; i++) {
-        size_t size;
-        const char *name = i == 0 ? "tokenizer.json" : "tokenizer_config.json";
-        char *text = i == 0 ? gguf_tokenizer_json(&g, &size) : gguf_tokenizer_config(&g, &size);
-        FILE *f = text != NULL ? model_begin_file(m, path, folder, name) : NULL;
-        if (f != NULL)
-            fwrite(text, 1, size, f);
-        failed = f == NULL || model_end_file(m, f, path) != 0;
-        free(text);
-    }
-    gguf_close(&g);
-    return failed ? session_fail(1, "--save: %s", g.error[0] != 0 ? g.error : m->error) : 0;
-}
-
 /* Copies tokenizer files and other files that programs need in addition to the weights. */
 static int copy_files(model_any *m, const char *folder)
 {
-    static const char *const files[] = { "vocab.json",
-                                         "merges.txt",
-                                         "tokenizer.json",
-                                         "tokenizer.model",
-                                         "tekken.json",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "added_tokens.json",
-                                         "chat_template.jinja",
-                                         "generation_config.json" };
-    if (gguf_is_file(o.model))
-        return write_gguf_files(m, folder);
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (copy_file(m, o.model, folder, files[i]) != 0)
-            return 1;
-    return 0;
+    return model_copy_files(m, o.model, folder) != 0 ? session_fail(1, "--save: %s", m->error) : 0;
 }
 
 /* Writes the adapter or, after it was merged, the whole model as a GGUF file, --export-gguf. */

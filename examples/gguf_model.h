@@ -3,7 +3,8 @@
  *
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
- * Reads the architectures of gguf_architectures; llama is also Mistral's and SmolLM2's. Keys are
+ * Reads the architectures of gguf_architectures; llama is also Mistral's and SmolLM2's, and bert also
+ * RoBERTa's, XLM-RoBERTa's and DistilBERT's. Keys are
  * converted to the text of a config.json, which is then parsed. Tensors get the names and layouts of
  * Hugging Face's files, by undoing the converter's changes: the order of rows of queries and keys
  * (gguf_order), the 1 added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
@@ -55,6 +56,13 @@ static const gguf_architecture gguf_architectures[] = {
     { "gptneox", "gpt_neox", "gelu", "qomn", 0, 0, 0,
       " attention.layer_norm_epsilon use_parallel_residual " },
     { "gpt2", "gpt2", "gelu_new", "qomn", 0, 0, 0, " " },
+    /* also RoBERTa's and XLM-RoBERTa's, whose positions begin with row 0 there; DistilBERT's files
+     * have no token types */
+    { "bert", "bert", "gelu", "", 0, 0, 0, " " },
+    { "bert", "distilbert", "gelu", "", 0, 0, 0, " " },
+    { "modern-bert", "modernbert", "gelu", "", 0, 0, 0,
+      " attention.layer_norm_rms_epsilon attention.sliding_window rope.freq_base "
+      "attention.sliding_window_pattern rope.freq_base_swa rope.scaling.type hidden_activation " },
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
@@ -91,6 +99,27 @@ static const struct {
     { "per_layer_model_proj", NULL, "per_layer_model_projection" },
     { "per_layer_proj_norm", NULL, "per_layer_projection_norm" },
 };
+/* Names of an encoder's modules in GGUF's tensors, of bert and of modern-bert, in the order of
+ * encoder_module. */
+static const char *const gguf_encoder_modules[ENCODER_ALL_MODULES][2] = {
+    { "attn_q", NULL },
+    { "attn_k", NULL },
+    { "attn_v", NULL },
+    { NULL, "attn_qkv" },
+    { "attn_output", "attn_output" },
+    { "attn_output_norm", "attn_norm" },
+    { "ffn_up", "ffn_up" },
+    { "ffn_down", "ffn_down" },
+    { "layer_output_norm", "ffn_norm" },
+    { "token_embd", "token_embd" },
+    { "position_embd", NULL },
+    { "token_types", NULL },
+    { "token_embd_norm", "token_embd_norm" },
+    { NULL, "output_norm" },
+    { "cls", "cls" },
+    { NULL, "cls.norm" },
+    { "cls.output", "cls.output" },
+};
 enum {
     /* the first module outside the blocks; GGUF files with gated delta nets are not read */
     GGUF_EMBEDDINGS = LLAMA_NET_DECAYS,
@@ -98,23 +127,45 @@ enum {
     GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
 };
 
-/* Returns the name that the parameter's module has in row i of gguf_modules for this architecture;
- * NULL if the architecture does not have the module. */
-static inline const char *gguf_module_of(const gguf_architecture *a, const model_config *c, int i)
+/* Returns the family of an architecture if that is an encoder, else NULL. */
+static inline const model_family *gguf_encoder_of(const gguf_architecture *a)
 {
-    if (strcmp(a->name, "gpt2") == 0)
-        return gguf_modules[i].gpt2;
-    return i == GGUF_EMBEDDINGS  ? c->family->embeddings
-           : i == GGUF_NORM      ? c->family->norm
-           : i < GGUF_EMBEDDINGS ? llama_layouts[c->llama.row->layout].names[i]
-                                 : gguf_modules[i].llama;
+    int i = 0;
+    while (i < ENCODER_FAMILIES && strcmp(encoder_families[i].model_types, a->type) != 0)
+        i++;
+    return i < ENCODER_FAMILIES ? &encoder_families[i] : NULL;
 }
 
-/* Sets *first and *end to the rows of gguf_modules that modules of blocks have, or others. */
-static inline void gguf_module_rows(int in_block, int *first, int *end)
+/* Returns the name of module i in GGUF's tensors, and sets *module to its name in parameters; each is
+ * NULL if the architecture does not have the module. */
+static inline const char *gguf_module_of(const gguf_architecture *a, const model_config *c, int i,
+                                         const char **module)
 {
-    *first = in_block ? 0 : GGUF_EMBEDDINGS;
-    *end = in_block ? (int)GGUF_EMBEDDINGS : (int)GGUF_MODULES;
+    if (gguf_encoder_of(a) != NULL) {
+        *module = encoder_module(encoder_row_of(c), i);
+        return gguf_encoder_modules[i][encoder_row_of(c)->pre_norm];
+    }
+    *module = strcmp(a->name, "gpt2") == 0 ? gguf_modules[i].gpt2
+              : i == GGUF_EMBEDDINGS       ? c->family->embeddings
+              : i == GGUF_NORM             ? c->family->norm
+              : i < GGUF_EMBEDDINGS        ? llama_layouts[c->llama.row->layout].names[i]
+                                           : gguf_modules[i].llama;
+    return gguf_modules[i].name;
+}
+
+/* Sets *first and *end to the numbers of modules in blocks, or of others. */
+static inline void gguf_module_rows(const gguf_architecture *a, int in_block, int *first, int *end)
+{
+    const int encoder = gguf_encoder_of(a) != NULL;
+    const int blocks = encoder ? (int)ENCODER_MODULES : (int)GGUF_EMBEDDINGS;
+    *first = in_block ? 0 : blocks;
+    *end = in_block ? blocks : encoder ? (int)ENCODER_ALL_MODULES : (int)GGUF_MODULES;
+}
+
+/* Returns whether module i is one number, whose parameter has the module's name. */
+static inline int gguf_is_scalar(const gguf_architecture *a, int i)
+{
+    return i == LLAMA_SCALAR && gguf_encoder_of(a) == NULL;
 }
 
 /* Returns the architecture of a model, or NULL if GGUF has none that is supported. */
@@ -140,16 +191,15 @@ static inline int gguf_tensor_of(const gguf_architecture *a, const model_config 
         snprintf(block, sizeof block, "blk.%lld.", strtoll(parameter + n + 1, &dot, 10));
         module = *dot == '.' ? dot + 1 : "";
     }
-    gguf_module_rows(block[0] != 0, &row, &rows);
+    gguf_module_rows(a, block[0] != 0, &row, &rows);
     for (; row < rows; row++) {
-        const char *known = gguf_module_of(a, c, row);
-        const int whole = row == LLAMA_SCALAR; /* the parameter has the module's name */
+        const char *known, *tensor = gguf_module_of(a, c, row, &known);
+        const int whole = gguf_is_scalar(a, row);
         const size_t size = whole ? strlen(module) : end < module ? 0 : (size_t)(end - module);
-        if (known == NULL || size == 0 || strlen(known) != size ||
+        if (known == NULL || tensor == NULL || size == 0 || strlen(known) != size ||
             strncmp(known, module, size) != 0)
             continue;
-        snprintf(name, MODEL_NAME, "%s%s%s", block, gguf_modules[row].name,
-                 whole ? ".weight" : end);
+        snprintf(name, MODEL_NAME, "%s%s%s", block, tensor, whole ? ".weight" : end);
         return 1;
     }
     return 0;
@@ -213,14 +263,14 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
             return 0;
         part = end + 1;
     }
-    const size_t n = strcspn(part, ".");
+    const char *last = strrchr(part, '.');
+    const size_t n = last != NULL ? (size_t)(last - part) : strlen(part);
     int i, rows;
-    gguf_module_rows(layer >= 0, &i, &rows);
+    gguf_module_rows(a, layer >= 0, &i, &rows);
     for (; i < rows; i++) {
-        const char *module = gguf_module_of(a, c, i);
-        const int whole = i == LLAMA_SCALAR && strcmp(part + n, ".weight") == 0;
-        if (module == NULL || strlen(gguf_modules[i].name) != n ||
-            strncmp(gguf_modules[i].name, part, n) != 0)
+        const char *module, *known = gguf_module_of(a, c, i, &module);
+        const int whole = gguf_is_scalar(a, i) && strcmp(part + n, ".weight") == 0;
+        if (module == NULL || known == NULL || strlen(known) != n || strncmp(known, part, n) != 0)
             continue;
         model_join(name, model_block_name(c, name, layer, module), whole ? "" : part + n);
         return 1;
@@ -228,10 +278,15 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
     return 0;
 }
 
-/* Returns whether a tensor can be ignored, because its values follow from keys or are computed
- * here. */
-static inline int gguf_is_skipped(const char *tensor)
+/* Returns whether a tensor can be ignored, because its values follow from keys, are computed here, or
+ * belong to the head of another task. */
+static inline int gguf_is_skipped(const model_config *c, const char *tensor)
 {
+    const model_head *head = &c->head;
+    if (strncmp(tensor, "cls.", 4) == 0 && (head->task != MODEL_CLASSIFY || head->is_new))
+        return 1;
+    if (strcmp(tensor, "output.weight") == 0 && head->task != MODEL_NEXT_TOKEN)
+        return 1;
     return strcmp(tensor, "rope_freqs.weight") == 0 || strncmp(tensor, "rope_factors_", 13) == 0 ||
            strstr(tensor, ".attn_rot_embd") != NULL;
 }
@@ -360,6 +415,10 @@ static inline double gguf_require_real(gguf_reader *r, const char *key)
 /* Returns a list of the keys that are supported for an architecture, with ' ' around each. */
 static inline const char *gguf_known_keys(const gguf_architecture *a)
 {
+    if (gguf_encoder_of(a) != NULL)
+        return " block_count embedding_length feed_forward_length context_length vocab_size "
+               "attention.head_count attention.layer_norm_epsilon attention.causal pooling_type "
+               "classifier.output_labels classifier.pooling_type ";
     if (strcmp(a->name, "gpt2") == 0)
         return " block_count embedding_length feed_forward_length context_length vocab_size "
                "attention.head_count attention.head_count_kv attention.layer_norm_epsilon "
@@ -393,15 +452,17 @@ static inline void gguf_refuse_others(gguf_reader *r)
         else if (strstr(gguf_known_keys(r->a), key) == NULL && strstr(r->a->keys, key) == NULL)
             gguf_fail(g, "key %.64s is unknown, and may change the model's results", name);
     }
-    if (gguf_bool(g, gguf_key_of(r, "attention.causal"), 1) == 0)
-        gguf_fail(g, "key %s is false: models without causal attention are not supported", r->key);
+    const int causal = gguf_encoder_of(r->a) == NULL;
+    if (gguf_bool(g, gguf_key_of(r, "attention.causal"), causal) != causal)
+        gguf_fail(g, "key %s: %s is expected for %s", gguf_key_of(r, "attention.causal"),
+                  causal ? "true" : "false", r->a->name);
 }
 
 /* Opens the file and determines its architecture. Returns 0, or -1 with g->error. */
 static inline int gguf_open_model(gguf_reader *r, const char *path)
 {
     gguf *g = &r->g;
-    char all[256] = "";
+    char all[320] = "";
     size_t n = 0;
     if (gguf_open(g, path) != 0)
         return -1;
@@ -416,15 +477,20 @@ static inline int gguf_open_model(gguf_reader *r, const char *path)
             "is one of %lld parts; llama-gguf-split --merge FIRST-PART WHOLE.gguf makes "
             "one file of them",
             (long long)gguf_int(g, "split.count", 1));
+    const int typed = gguf_find_tensor(g, "token_types.weight") != NULL;
     for (int i = 0; i < GGUF_ARCHITECTURES; i++) {
-        if (name != NULL && strcmp(name, gguf_architectures[i].name) == 0)
+        const int distilbert = strcmp(gguf_architectures[i].type, "distilbert") == 0;
+        if (name != NULL && strcmp(name, gguf_architectures[i].name) == 0 && !(distilbert && typed))
             r->a = &gguf_architectures[i];
-        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
-                              gguf_architectures[i].name);
+        n += distilbert ? 0
+                        : (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
+                                           gguf_architectures[i].name);
     }
+    const char *remedy = name != NULL ? model_type_remedy(name) : NULL;
     if (r->a == NULL)
-        return gguf_fail(g, "key general.architecture is %.40s: one of %s is expected",
-                         name != NULL ? name : "missing", all);
+        return gguf_fail(g, "key general.architecture is %.40s: one of %s is expected%s%s",
+                         name != NULL ? name : "missing", all, remedy != NULL ? ": " : "",
+                         remedy != NULL ? remedy : "");
     gguf_refuse_others(r);
     return g->error[0] == 0 ? 0 : -1;
 }
@@ -433,17 +499,20 @@ static inline int gguf_open_model(gguf_reader *r, const char *path)
 static inline void gguf_print_sizes(gguf_reader *r)
 {
     static const struct {
-        const char *key, *llama, *gpt2;
-    } sizes[] = { { "block_count", "num_hidden_layers", "n_layer" },
-                  { "embedding_length", "hidden_size", "n_embd" },
-                  { "feed_forward_length", "intermediate_size", "n_inner" },
-                  { "context_length", "max_position_embeddings", "n_positions" },
-                  { "attention.head_count", "num_attention_heads", "n_head" } };
-    const int gpt2 = strcmp(r->a->name, "gpt2") == 0;
+        const char *key, *names[3];
+    } sizes[] = { { "block_count", { "num_hidden_layers", "n_layer", "n_layers" } },
+                  { "embedding_length", { "hidden_size", "n_embd", "dim" } },
+                  { "feed_forward_length", { "intermediate_size", "n_inner", "hidden_dim" } },
+                  { "context_length",
+                    { "max_position_embeddings", "n_positions", "max_position_embeddings" } },
+                  { "attention.head_count", { "num_attention_heads", "n_head", "n_heads" } } };
+    const int column = strcmp(r->a->type, "gpt2") == 0         ? 1
+                       : strcmp(r->a->type, "distilbert") == 0 ? 2
+                                                               : 0;
     const gguf_tensor *table = gguf_find_tensor(&r->g, "token_embd.weight");
     const int gemma4 = strcmp(r->a->name, "gemma4") == 0; /* whose last layers may be wider */
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        gguf_print(r, ",\n  \"%s\": %lld", gpt2 ? sizes[i].gpt2 : sizes[i].llama,
+        gguf_print(r, ",\n  \"%s\": %lld", sizes[i].names[column],
                    (long long)gguf_layer_size(r, sizes[i].key, 0, gemma4 && i == 2 ? 0 : -1));
     if (table == NULL)
         gguf_fail(&r->g, "tensor token_embd.weight is missing; does the file have keys only?");
@@ -727,12 +796,14 @@ static inline void gguf_print_positions(gguf_reader *r)
     gguf_print(r, "}");
 }
 
-/* Writes the sliding window and, for Gemma, which layers have it. If no key of the file tells, all
- * layers have it, except every second one in gemma2 and every sixth one in gemma3. */
+/* Writes the sliding window and, for Gemma and ModernBERT, which layers have it. If no key of the file
+ * tells, all layers have it, except every second one in gemma2, every sixth one in gemma3, and
+ * layers 0, 3, 6, .. of modern-bert. */
 static inline void gguf_print_windows(gguf_reader *r)
 {
     gguf *g = &r->g;
     const int gemma2 = strcmp(r->a->name, "gemma2") == 0;
+    const int modern = strcmp(r->a->name, "modern-bert") == 0;
     const int64_t layers = gguf_key_size(r, "block_count", 0);
     const int64_t window =
         gguf_int(g, gguf_key_of(r, "attention.sliding_window"), gemma2 ? 4096 : 0);
@@ -740,12 +811,13 @@ static inline void gguf_print_windows(gguf_reader *r)
     gguf_items each;
     memset(&each, 0, sizeof each);
     if (window > 0)
-        gguf_print(r, ",\n  \"sliding_window\": %lld", (long long)window);
-    if (!r->a->sandwich)
+        gguf_print(r, ",\n  \"%s\": %lld", modern ? "local_attention" : "sliding_window",
+                   (long long)window);
+    if (!r->a->sandwich && !modern)
         return;
     if (gguf_type_of(g, pattern) == GGUF_ARRAY)
         each = gguf_array(g, pattern, GGUF_BOOL);
-    const int64_t every = each.count > 0 ? 0 : gguf_int(g, pattern, gemma2 ? 2 : 6);
+    const int64_t every = each.count > 0 ? 0 : gguf_int(g, pattern, gemma2 ? 2 : modern ? 3 : 6);
     if (each.count > 0 ? each.count != (uint64_t)layers : every < 0)
         gguf_fail(g, "key %s: a number, or a bool for each of %lld layers, is expected", pattern,
                   (long long)layers);
@@ -753,7 +825,7 @@ static inline void gguf_print_windows(gguf_reader *r)
     for (int64_t i = 0; i < layers && g->error[0] == 0; i++) {
         const int slides = each.item_type == GGUF_BOOL && gguf_next(&each) ? each.integer != 0
                            : every == 0                                    ? window > 0
-                                                                           : (i + 1) % every != 0;
+                                        : (i + !modern) % every != 0;
         gguf_print(r, "%s\"%s\"", i > 0 ? ", " : "",
                    slides && window > 0 ? "sliding_attention" : "full_attention");
     }
@@ -895,6 +967,74 @@ static inline void gguf_print_llama(gguf_reader *r)
         gguf_print_gemma(r);
 }
 
+/* Writes the classes: the names in the file's keys, or LABEL_0, LABEL_1, .. */
+static inline void gguf_print_classes(gguf_reader *r, int64_t count)
+{
+    gguf_items all = gguf_array(&r->g, gguf_key_of(r, "classifier.output_labels"), GGUF_STRING);
+    if (all.count > 0 && all.count != (uint64_t)count)
+        gguf_fail(&r->g, "key %s: %lld names are expected, one for each row of cls.output.weight",
+                  gguf_key_of(r, "classifier.output_labels"), (long long)count);
+    gguf_print(r, ",\n  \"id2label\": {");
+    for (int64_t i = 0; i < count && r->g.error[0] == 0 && !r->out_of_memory; i++) {
+        json_buffer name;
+        memset(&name, 0, sizeof name);
+        if (gguf_next(&all))
+            json_add_string(&name, all.text, all.size);
+        if (name.size > 200)
+            gguf_fail(&r->g, "key %s: a name of at most 200 bytes is expected",
+                      gguf_key_of(r, "classifier.output_labels"));
+        r->out_of_memory |= name.failed;
+        gguf_print(r, "%s\"%lld\": ", i > 0 ? ", " : "", (long long)i);
+        if (name.text != NULL)
+            gguf_print(r, "%s", name.text);
+        else
+            gguf_print(r, "\"LABEL_%lld\"", (long long)i);
+        free(name.text);
+    }
+    gguf_print(r, "}");
+}
+
+/* Writes the keys of an encoder. The file has a whole classifier if it has a matrix before the one of
+ * the classes; the converter leaves out BERT's. */
+static inline void gguf_print_encoder(gguf_reader *r)
+{
+    gguf *g = &r->g;
+    const encoder_row *e = &encoder_rows[gguf_encoder_of(r->a) - encoder_families];
+    const gguf_tensor *types = gguf_find_tensor(g, "token_types.weight");
+    const gguf_tensor *classes = gguf_find_tensor(g, "cls.output.weight");
+    const int whole = classes != NULL && gguf_find_tensor(g, "cls.weight") != NULL;
+    const char *norm = e->pre_norm && !gguf_has_key(r, "attention.layer_norm_epsilon")
+                           ? "attention.layer_norm_rms_epsilon" /* ModernBERT's norm_eps */
+                           : "attention.layer_norm_epsilon";
+    const double epsilon = gguf_require_real(r, norm);
+    const char *act = gguf_text(g, gguf_key_of(r, "hidden_activation"), NULL);
+    if (e->epsilon == NULL && (float)epsilon != (float)e->default_epsilon)
+        gguf_fail(g, "key %s is %g: %g is expected", gguf_key_of(r, "attention.layer_norm_epsilon"),
+                  epsilon, e->default_epsilon);
+    if (e->epsilon != NULL)
+        gguf_print_real(r, e->epsilon, epsilon);
+    gguf_print(r, ",\n  \"%s\": \"%.40s\"", e->activation, act != NULL ? act : r->a->activation);
+    if (types != NULL)
+        gguf_print(r, ",\n  \"type_vocab_size\": %lld", (long long)types->d[1]);
+    gguf_print(r, ",\n  \"pad_token_id\": %lld",
+               (long long)gguf_int(g, "tokenizer.ggml.padding_token_id", 0));
+    gguf_print(r, ",\n  \"architectures\": [\"%s\"]", e->architectures[whole ? 0 : 2]);
+    if (whole)
+        gguf_print_classes(r, classes->d[1]);
+    if (!e->pre_norm)
+        return;
+    gguf_print_real(r, "global_rope_theta", gguf_require_real(r, "rope.freq_base"));
+    gguf_print_real(
+        r, "local_rope_theta",
+        gguf_real(g, gguf_key_of(r, "rope.freq_base_swa"), gguf_require_real(r, "rope.freq_base")));
+    gguf_print(r, ",\n  \"classifier_pooling\": \"%s\"",
+               gguf_int(g, gguf_key_of(r, "classifier.pooling_type"), 1) == 2 ? "cls" : "mean");
+    gguf_print(r, ",\n  \"attention_bias\": %s,\n  \"mlp_bias\": %s",
+               gguf_find_tensor(g, "blk.0.attn_qkv.bias") != NULL ? "true" : "false",
+               gguf_find_tensor(g, "blk.0.ffn_up.bias") != NULL ? "true" : "false");
+    gguf_print_windows(r);
+}
+
 /* Writes the whole config.json of the model. */
 static inline void gguf_print_config(gguf_reader *r)
 {
@@ -902,7 +1042,9 @@ static inline void gguf_print_config(gguf_reader *r)
                          gguf_int(&r->g, gguf_key_of(r, "attention.sliding_window"), 0) > 0;
     gguf_print(r, "{\n  \"model_type\": \"%s\"", windowed ? "mistral" : r->a->type);
     gguf_print_sizes(r);
-    if (strcmp(r->a->name, "gpt2") == 0) {
+    if (gguf_encoder_of(r->a) != NULL) {
+        gguf_print_encoder(r);
+    } else if (strcmp(r->a->name, "gpt2") == 0) {
         gguf_print(r, ",\n  \"activation_function\": \"%s\"", r->a->activation);
         gguf_print_real(r, "layer_norm_epsilon",
                         gguf_require_real(r, "attention.layer_norm_epsilon"));
@@ -922,6 +1064,12 @@ static inline int gguf_read_config(model_any *m, const char *path)
     json_init(&m->config_json, "the file's keys");
     if (gguf_open_model(&r, path) == 0)
         gguf_print_config(&r);
+    if (m->config.head.task == MODEL_CLASSIFY && r.g.error[0] == 0 &&
+        gguf_find_tensor(&r.g, "cls.output.weight") != NULL &&
+        gguf_find_tensor(&r.g, "cls.weight") == NULL)
+        snprintf(m->note, sizeof m->note,
+                 " (the file has one without the pooler before it, which llama.cpp's converter "
+                 "leaves out: give its folder)");
     if (r.g.error[0] == 0 && !r.out_of_memory)
         json_parse(&m->config_json, m->config_json.owned, r.size);
     if (r.g.error[0] != 0)
@@ -1202,7 +1350,7 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         gguf_fail(g, "out of memory for %llu tensors", (unsigned long long)g->tensor_count);
     for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
         char name[MODEL_NAME];
-        if (gguf_is_skipped(all[i]->name))
+        if (gguf_is_skipped(c, all[i]->name))
             continue;
         const int64_t at =
             gguf_param_name(a, c, all[i]->name, name) ? model_find_param(c, name) : -1;
@@ -1214,9 +1362,10 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         const model_parameter p = model_get_param(c, at);
         gguf_view *view = &s->views[s->count++];
         const int floats = source->floats != NULL && model_is_in_modules(c, source->floats, p.name);
-        const gckpt_storage keep = floats            ? GCKPT_STORAGE_F32
-                                   : source->as_file ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
-                                                     : model_storage_of(c, p.name, source->storage);
+        const gckpt_storage keep = floats ? GCKPT_STORAGE_F32
+                                   : source->as_file
+                                       ? gguf_storage_of(all[i]->type, gguf_is_transposed(c, &p))
+                                       : model_storage_of(c, p.name, source->storage);
         memset(view, 0, sizeof *view);
         view->tensor = all[i];
         model_store_name(c, name, p.name);

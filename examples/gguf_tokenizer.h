@@ -19,7 +19,8 @@
  *           merge. Merges into tokens of higher score come first; for equal scores, those with a
  *           longer first part. If all tokens have the same score, lower ids come first.
  *   gemma4  the same with a list of merges
- *   bert    WordPiece. A token that begins a word has U+2581 before its text there
+ *   bert    WordPiece. A token that begins a word has U+2581 before its text there. A text ends with
+ *           the separator, whatever the keys are, as in llama.cpp
  *   t5      SentencePiece's Unigram, also XLM-RoBERTa's
  * Settings that GGUF files lack are assumed to be those of these models: qwen2, qwen35, olmo,
  * command-r and modern-bert normalize to NFC; added tokens absorb no white space around them; with add_space_prefix, a space is put
@@ -88,6 +89,7 @@ static const gguf_pre gguf_pres[] = {
     { "phi-2", GGUF_GPT2, "null", 0, 0 },
     { "olmo", GGUF_GPT2, GGUF_NFC, 0, 0 }, /* Pythia's as well */
     { "modern-bert", GGUF_GPT2, GGUF_NFC, 0, 0 },
+    { "roberta-bpe", GGUF_GPT2, "null", 1, 0 },
     { "llama-bpe", GGUF_LLAMA3, "null", 1, 1 },
     { "llama3", GGUF_LLAMA3, "null", 1, 1 },
     { "llama-v3", GGUF_LLAMA3, "null", 1, 1 },
@@ -192,15 +194,6 @@ static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t f
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-static inline int gguf_is_utf8(const char *text, size_t size)
-{
-    int length = 1;
-    uint32_t c;
-    for (size_t i = 0; i < size && length > 0; i += (size_t)length)
-        length = json_utf8(text + i, size - i, &c);
-    return length > 0;
-}
-
 /* Returns how many bytes of a text an error text should print: at most 40, in whole characters. */
 static inline int gguf_print_size(const char *text, size_t size)
 {
@@ -348,7 +341,7 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     for (int32_t i = 0; gguf_next(&all); i++) {
         v->l.tokens[i].text = all.text;
         v->l.tokens[i].size = (uint32_t)all.size;
-        if (!gguf_is_utf8(all.text, all.size))
+        if (!json_is_utf8(all.text, all.size))
             return gguf_fail(g, "the text of token %ld is not valid UTF-8", (long)i);
     }
     if (gguf_read_types(v) != 0 || gguf_read_ids(v) != 0)
@@ -478,7 +471,10 @@ static inline void gguf_json_unigram(gguf_vocabulary *v, int begins, int ends)
     memset(&m, 0, sizeof m);
     m.unigram = 1;
     m.prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), 1);
-    m.strips = gguf_bool(g, GGUF_KEY("remove_extra_whitespaces"), 0);
+    /* XLM-RoBERTa's tokenizer splits at white space, even if the converter has written another key */
+    const char *arch = gguf_text(g, "general.architecture", NULL);
+    m.strips = (int)gguf_bool(g, GGUF_KEY("remove_extra_whitespaces"), 0) ||
+               (arch != NULL && strcmp(arch, "bert") == 0);
     if (map != NULL &&
         (map->type != GGUF_ARRAY || (map->item_type != GGUF_U8 && map->item_type != GGUF_I8)))
         gguf_fail(g, "key %s: an array of bytes is expected", map->name);
@@ -508,8 +504,10 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     const int bert = v->kind == GGUF_BERT, t5 = v->kind == GGUF_T5;
     const int begins =
         gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || bert || (v->pre && v->pre->add_bos));
-    const int separates = gguf_bool(g, GGUF_KEY("add_sep_token"), bert);
-    const int ends = bert ? separates : gguf_bool(g, GGUF_KEY("add_eos_token"), t5);
+    const int roberta = t5 || (v->pre != NULL && strcmp(v->pre->name, "roberta-bpe") == 0);
+    const int twice = gguf_bool(g, GGUF_KEY("add_sep_token"), roberta && !t5) && roberta;
+    /* a text of bert ends with its separator, whatever the keys are, as in llama.cpp */
+    const int ends = bert || gguf_bool(g, GGUF_KEY("add_eos_token"), t5);
     const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
     if (begins && v->l.bos < 0)
         gguf_fail(g, "a text begins with the token of key " GGUF_KEY(
@@ -517,6 +515,7 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
     if (ends && v->l.eos < 0)
         gguf_fail(
             g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
+    v->l.separators = ends ? 1 + twice : 0;
     if (g->error[0] != 0)
         return;
     if (t5) {

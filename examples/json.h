@@ -126,6 +126,16 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
     return size;
 }
 
+/* Returns whether `size` bytes are valid UTF-8. */
+static inline int json_is_utf8(const char *text, size_t size)
+{
+    int length = 1;
+    uint32_t c;
+    for (size_t i = 0; i < size && length > 0; i += (size_t)length)
+        length = json_utf8(text + i, size - i, &c);
+    return length > 0;
+}
+
 /* Writes a character as UTF-8 to s, at most 4 bytes. Returns the number of bytes. */
 static inline int json_put_utf8(char *s, uint32_t c)
 {

@@ -34,7 +34,7 @@ static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_ME
 
 /* Options of both programs. A row is a window of the text, or a prompt with its answer. */
 static const options_desc lm_options[] = {
-    { "batch", OPTIONS_INT, &lm.batch, "8", 1, 1 << 20, NULL, "rows per step" },
+    OPTIONS_BATCH(lm),
     { "micro-batch", OPTIONS_INT_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
       "rows per pass; 0 takes --batch (or the part of it of one virtual rank), auto the divisor "
       "of that number which is fastest within --budget" },
@@ -42,9 +42,8 @@ static const options_desc lm_options[] = {
       "steps in all, including those of a resumed file" },
     { "min-lr", OPTIONS_REAL, &lm.min_lr, NULL, 0, 10, NULL,
       "learning rate at the last step (cosine decay); default: --lr, no decay" },
-    { "warmup", OPTIONS_INT, &lm.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
-    { "weight-decay", OPTIONS_REAL, &lm.weight_decay, "0", 0, 100, NULL,
-      "weight decay of matrices, not of biases and gains" },
+    OPTIONS_WARMUP(lm),
+    OPTIONS_WEIGHT_DECAY(lm),
     { "optimiser", OPTIONS_CHOICE, &lm_optimiser.kind, "adamw", 0, 0, lm_optimiser_names,
       "rule of the updates; adam8bit keeps 2 bytes of state per element instead of 8; muon (4, at "
       "20 times --lr) and apollo-mini (few) are for matrices without embeddings and heads" },
@@ -52,23 +51,17 @@ static const options_desc lm_options[] = {
       "AdamW: decay rate of the mean gradient" },
     { "beta2", OPTIONS_REAL, &lm.beta2, "0.999", 0, 0.99999, NULL,
       "AdamW: decay rate of the mean squared gradient" },
-    { "clip", OPTIONS_REAL, &lm.clip, "1", 0, 1e9, NULL,
-      "largest norm of the gradient; 0 turns clipping off, which also lets the backward update "
-      "parameters where that saves memory" },
-    { "dropout", OPTIONS_REAL, &lm.dropout, "0", 0, 0.99, NULL,
-      "dropout rate of embeddings and both residual branches" },
-    { "seed", OPTIONS_INT, &lm.seed, "1", 0, 9007199254740992.0, NULL,
-      "seed of new weights, batches, dropout and sampling" },
-    { "threads", OPTIONS_INT, &lm.threads, "0", 0, 1024, NULL,
-      "number of threads; 0 takes all processors" },
+    OPTIONS_CLIP(lm),
+    OPTIONS_DROPOUT(lm),
+    OPTIONS_SEED(lm),
+    OPTIONS_THREADS(lm),
     { "device", OPTIONS_CHOICE, &lm.device, "cpu", 0, 0, session_devices,
       "device for the computation: the processor, or the first CUDA device, which needs a "
       "program built by make build/NAME-cuda" },
     { "checkpoint", OPTIONS_CHOICE, &lm.checkpoint, "auto", 0, 0, lm_mode_names,
       "choice of the activations to recompute; auto recomputes none, or as few as --budget "
       "requires" },
-    { "budget", OPTIONS_BYTES, &lm.budget, "0", 0, 9007199254740992.0, NULL,
-      "limit for weights, optimiser state and step arena together; 0 sets no limit" },
+    OPTIONS_BUDGET(lm),
     { "bf16", OPTIONS_FLAG, &lm.bf16, NULL, 0, 0, NULL,
       "store activations and their gradients as bf16, 2 bytes each" },
     { "eval-iters", OPTIONS_INT, &lm.eval_iters, "0", 0, 1e12, NULL,
@@ -105,7 +98,7 @@ static const options_desc lm_options[] = {
       "write a CSV line for each step: its number, tokens, loss, learning rate, gradient norm, "
       "validation loss (if evaluated), seconds, tokens per second; with --resume, continue the file "
       "after the resumed step" },
-    { "help", OPTIONS_FLAG, &lm.help, NULL, 0, 0, NULL, "print this text" },
+    OPTIONS_HELP(lm),
 };
 enum { LM_OPTIONS = sizeof lm_options / sizeof lm_options[0] };
 

@@ -774,6 +774,8 @@ static inline const char *model_type_remedy(const char *type)
         { "olmo", "take an OLMo 2, of type olmo2" },
         { "phi", "take a Phi-3, 3.5 or 4-mini, of type phi3" },
         { "chatglm", "take the model of the same name that ends in -hf, of type glm or glm4" },
+        { "bert", "this encoder is not built here: take a bert, such as BGE or MiniLM, a roberta, "
+                  "xlm-roberta, distilbert or modernbert" },
         { "_vl", "it also reads pictures: take the family's text model" },
     };
     for (size_t i = 0; i < sizeof remedies / sizeof remedies[0]; i++)
@@ -1392,11 +1394,6 @@ static inline int model_load_head(model_any *m, gckpt_store *store, const char *
         return -1;
     m->config.name_prefix = prefix;
     const int keys = gguf_is_file(dir);
-    if (keys && head != NULL)
-        return model_fail(m,
-                          "%s: a GGUF file has no classifier: give a folder with config.json "
-                          "and model.safetensors",
-                          dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORAGE_F32 && MODEL_MMAP;
     model_loader l;
     memset(&l, 0, sizeof l);

@@ -66,6 +66,46 @@ typedef struct {
                     * value, .., NULL; or NULL */
 } options_table;
 
+/* Rows that the tables of training programs share. The variables are fields of the struct v; a program
+ * with another default states it in options_table.defaults. */
+#define OPTIONS_BATCH(v) { "batch", OPTIONS_INT, &v.batch, "8", 1, 1 << 20, NULL, "rows per step" }
+#define OPTIONS_WARMUP(v)                                                                          \
+    {                                                                                              \
+        "warmup", OPTIONS_INT, &v.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up"           \
+    }
+#define OPTIONS_WEIGHT_DECAY(v)                                                                    \
+    {                                                                                              \
+        "weight-decay", OPTIONS_REAL, &v.weight_decay, "0", 0, 100, NULL,                          \
+            "weight decay of matrices, not of biases and gains"                                    \
+    }
+#define OPTIONS_CLIP(v)                                                                            \
+    {                                                                                              \
+        "clip", OPTIONS_REAL, &v.clip, "1", 0, 1e9, NULL,                                          \
+            "largest norm of the gradient; 0 turns clipping off, which also lets the backward "    \
+            "update parameters where that saves memory"                                            \
+    }
+#define OPTIONS_DROPOUT(v)                                                                         \
+    {                                                                                              \
+        "dropout", OPTIONS_REAL, &v.dropout, "0", 0, 0.99, NULL,                                   \
+            "dropout rate of embeddings, both residual branches and pooled vectors"                \
+    }
+#define OPTIONS_SEED(v)                                                                            \
+    {                                                                                              \
+        "seed", OPTIONS_INT, &v.seed, "1", 0, 9007199254740992.0, NULL,                            \
+            "seed of new weights, batches, dropout and sampling"                                   \
+    }
+#define OPTIONS_THREADS(v)                                                                         \
+    {                                                                                              \
+        "threads", OPTIONS_INT, &v.threads, "0", 0, 1024, NULL,                                    \
+            "number of threads; 0 takes all processors"                                            \
+    }
+#define OPTIONS_BUDGET(v)                                                                          \
+    {                                                                                              \
+        "budget", OPTIONS_BYTES, &v.budget, "0", 0, 9007199254740992.0, NULL,                      \
+            "limit for weights, optimiser state and step arena together; 0 sets no limit"          \
+    }
+#define OPTIONS_HELP(v) { "help", OPTIONS_FLAG, &v.help, NULL, 0, 0, NULL, "print this text" }
+
 static inline int options_is_text(options_kind kind)
 {
     return kind >= OPTIONS_TEXT && kind < OPTIONS_FLAG;

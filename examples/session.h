@@ -37,7 +37,7 @@ static struct {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static int
+static inline int
 session_fail(int status, const char *format, ...)
 {
     va_list args;
@@ -52,7 +52,7 @@ session_fail(int status, const char *format, ...)
 /* Returns the plural ending for n, so that "step%s" prints "1 step" and "2 steps". */
 static inline const char *session_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-static double session_now(void)
+static inline double session_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -63,7 +63,7 @@ static double session_now(void)
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
-static void
+static inline void
 session_event(const char *format, ...)
 {
     va_list args;
@@ -81,7 +81,7 @@ session_event(const char *format, ...)
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
-static void
+static inline void
 session_print_line(const char *format, ...)
 {
     char line[256];
@@ -94,7 +94,7 @@ session_print_line(const char *format, ...)
 
 /* Reports progress. On a terminal, rewrites one line at most ten times a second; elsewhere prints
  * about 20 lines in all. */
-static void session_progress(uint64_t step, uint64_t total, double loss, double rate, size_t bytes)
+static inline void session_progress(uint64_t step, uint64_t total, double loss, double rate, size_t bytes)
 {
     static double last;
     double t = session_now();
@@ -120,7 +120,7 @@ static inline size_t session_write(void *user, const void *bytes, size_t size)
 
 /* Returns 1 if all output so far was written. Otherwise returns 0, and prints an error at the first
  * time. */
-static int session_check_output(void)
+static inline int session_check_output(void)
 {
     FILE *const streams[2] = { session.out, session.json };
     for (int i = 0; i < 2; i++)
@@ -139,12 +139,12 @@ static int session_check_output(void)
 
 /* Returns 1 after an interrupt, so that the executor cancels the step without changing anything; a
  * gckpt_exec_desc.progress. */
-static int session_cancelled(void *user, const gckpt_progress *at)
+static inline int session_cancelled(void *user, const gckpt_progress *at)
 {
     return (void)user, (void)at, session.interrupted != 0;
 }
 
-static void session_on_signal(int number)
+static inline void session_on_signal(int number)
 {
     static const char message[] = "\nstopping... (once more: ends at once)\n";
     const int error = errno;
@@ -159,7 +159,7 @@ static void session_on_signal(int number)
  * next instruction, the second one kills it. Ignores SIGPIPE, so that writing to a closed pipe is
  * an ordinary error. Returns an exit status if standard output or standard error is closed, because
  * the next file opened would take its place; otherwise 0. */
-static int session_start(const char *program)
+static inline int session_start(const char *program)
 {
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -176,7 +176,7 @@ static int session_start(const char *program)
 
 /* Flushes all output. Returns the exit status of a run that ended with `status`, which is an error
  * if output was lost. */
-static int session_end(int status)
+static inline int session_end(int status)
 {
     if (session.out != NULL && !session_check_output())
         status = 1;
@@ -192,7 +192,7 @@ static const char *const session_devices[] = { "cpu", "cuda", NULL };
 
 /* Sets *device to NULL, the processor, if number is 0, and to the first CUDA device if it is 1; the
  * latter needs a program that was built with SESSION_CUDA. Returns 0 or an exit status. */
-static int session_device(int64_t number, const gckpt_backend **device)
+static inline int session_device(int64_t number, const gckpt_backend **device)
 {
     *device = NULL;
     if (number == 0)
@@ -209,12 +209,12 @@ static int session_device(int64_t number, const gckpt_backend **device)
 }
 
 /* Allocates memory for arenas, on the device or, if `device` is NULL, on the host. */
-static void *session_alloc(const gckpt_backend *device, size_t bytes)
+static inline void *session_alloc(const gckpt_backend *device, size_t bytes)
 {
     return device != NULL ? device->allocate(device->context, bytes, 64) : malloc(bytes);
 }
 
-static void session_free(const gckpt_backend *device, void *memory, size_t bytes)
+static inline void session_free(const gckpt_backend *device, void *memory, size_t bytes)
 {
     if (device == NULL)
         free(memory);
@@ -223,11 +223,11 @@ static void session_free(const gckpt_backend *device, void *memory, size_t bytes
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
-static int session_is_dash(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
+static inline int session_is_dash(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
 
 /* Reserves standard input for an option. A second reservation is an error, because standard input
  * can be read only once. Returns 0 or an exit status. */
-static int session_claim_stdin(const char *option)
+static inline int session_claim_stdin(const char *option)
 {
     if (session.stdin_of != NULL)
         return session_fail(2, "--%s -: standard input is --%s already", option, session.stdin_of);
@@ -239,7 +239,7 @@ static int session_claim_stdin(const char *option)
 
 /* Reads a whole file or pipe, or standard input if path is "-", and appends a zero byte. `name` is
  * the option's name for error texts. The caller frees *bytes. Returns 0 or an exit status. */
-static int session_read_file(const char *name, const char *path, unsigned char **bytes, size_t *size)
+static inline int session_read_file(const char *name, const char *path, unsigned char **bytes, size_t *size)
 {
     enum { MOST = 1 << 30 }; /* upper limit of the bytes read, because a pipe may be endless */
     struct stat info;
@@ -284,7 +284,7 @@ static int session_read_file(const char *name, const char *path, unsigned char *
 
 /* Returns the offset in a log at which a run that resumes at `step` continues: before the first
  * line of a later step, or before an incomplete line. Returns -1 if the file is not a log. */
-static long session_log_end(const char *log, uint64_t step)
+static inline long session_log_end(const char *log, uint64_t step)
 {
     const char *at = log, *end;
     if (*log != 0 && strncmp(log, "{\"event\":", 9) != 0)
@@ -299,7 +299,7 @@ static long session_log_end(const char *log, uint64_t step)
 
 /* Opens a log for appending. First removes the events of steps after `step`, so that the log has no
  * step twice. */
-static int session_append_log(const char *path, uint64_t step)
+static inline int session_append_log(const char *path, uint64_t step)
 {
     unsigned char *log;
     size_t size;
@@ -321,13 +321,13 @@ static int session_append_log(const char *path, uint64_t step)
 }
 
 /* Writes text as a JSON string. */
-static void session_write_string(FILE *f, const char *text)
+static inline void session_write_string(FILE *f, const char *text)
 {
     json_write_string(f, text, strlen(text));
 }
 
 /* Writes the first event, which has the values of all options. */
-static void session_event_options(const options_table *t, uint64_t step)
+static inline void session_event_options(const options_table *t, uint64_t step)
 {
     FILE *f = session.json;
     if (f == NULL)
@@ -359,7 +359,7 @@ static void session_event_options(const options_table *t, uint64_t step)
 /* Opens the outputs. `events` is the path for JSON events; "-" means standard output, and text for
  * people then goes to standard error; NULL means no events. A run that resumes at `step` > 0 keeps
  * the earlier events in the file. Returns 0 or an exit status. */
-static int session_open(const char *events, const options_table *t, uint64_t step)
+static inline int session_open(const char *events, const options_table *t, uint64_t step)
 {
     int failed = 0;
     session.out = stdout;
@@ -399,9 +399,9 @@ typedef struct {
 
 /* Checks that a temporary file can be created next to `path` or, if that is a link, next to the
  * file that it points to. Returns 0 or an exit status. */
-static int session_check_save(const char *option, const char *path, const struct stat *info)
+static inline int session_check_save(const char *option, const char *path, const struct stat *info)
 {
-    char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096];
+    char *target = info != NULL ? realpath(path, NULL) : NULL, trial[4096 + 32];
     snprintf(trial, sizeof trial, "%s.try%ld", target != NULL ? target : path, (long)getpid());
     free(target);
     if (info != NULL && !S_ISREG(info->st_mode))
@@ -419,7 +419,7 @@ static int session_check_save(const char *option, const char *path, const struct
  * same file as an input or another output, even under another name. Does not change files, and
  * removes the files that it creates for the check. There are at most SESSION_FILES files, inputs
  * first. Returns 0 or an exit status. */
-static int session_check_files(const session_file *files, int count)
+static inline int session_check_files(const session_file *files, int count)
 {
     struct stat info[SESSION_FILES];
     int regular[SESSION_FILES] = { 0 }, created[SESSION_FILES] = { 0 }, status = 0;
@@ -455,7 +455,7 @@ static int session_check_files(const session_file *files, int count)
 
 /* ---- options stored in a saved file ---------------------------------------------------------- */
 /* Returns 1 if `names`, words separated by blanks, contains `name`, else 0. */
-static int session_is_in(const char *names, const char *name)
+static inline int session_is_in(const char *names, const char *name)
 {
     size_t n = strlen(name);
     for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
@@ -468,7 +468,7 @@ static int session_is_in(const char *names, const char *name)
  * options in `not_kept`, which name reports and outputs: a file decides on none. Options in `fixed`
  * determine the model: returns an error if the command line gives one of them another value than its
  * note or, if a run's file has no note for it, than its default. Returns 0 or an exit status. */
-static int session_restore_options(gckpt_store *store, const char *file, const options_table *t,
+static inline int session_restore_options(gckpt_store *store, const char *file, const options_table *t,
                            const char *fixed, const char *not_kept, int argc, char **argv)
 {
     for (int i = 0; i < options_count(t); i++) {
@@ -504,7 +504,7 @@ static int session_restore_options(gckpt_store *store, const char *file, const o
 
 /* Stores the given options as notes, except the options in `not_kept`. File names become absolute
  * paths. */
-static int session_note_options(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
+static inline int session_note_options(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
                         char **argv)
 {
     for (int i = 0; i < options_count(t); i++) {
@@ -547,7 +547,7 @@ static inline int session_copy_notes(gckpt_store *to, const gckpt_store *from, c
 }
 
 /* Stores a whole number as a note. */
-static int session_note_number(gckpt_store *store, const char *key, uint64_t value)
+static inline int session_note_number(gckpt_store *store, const char *key, uint64_t value)
 {
     char text[24];
     snprintf(text, sizeof text, "%llu", (unsigned long long)value);
@@ -556,7 +556,7 @@ static int session_note_number(gckpt_store *store, const char *key, uint64_t val
     return session_fail(1, "%s", gckpt_error_text(store));
 }
 
-static uint64_t session_read_note(const gckpt_store *store, const char *key, uint64_t fallback)
+static inline uint64_t session_read_note(const gckpt_store *store, const char *key, uint64_t fallback)
 {
     const char *note = gckpt_store_note(store, key);
     return note != NULL ? (uint64_t)strtoull(note, NULL, 10) : fallback;
@@ -565,7 +565,7 @@ static uint64_t session_read_note(const gckpt_store *store, const char *key, uin
 /* Compares the hash of the training data with the note that the run stored at its beginning, and
  * stores the hash as a note. Returns an exit status if the data differs, unless the option is on
  * the command line; otherwise 0. */
-static int session_check_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
+static inline int session_check_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
                              int given)
 {
     char text[24];

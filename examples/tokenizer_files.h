@@ -71,6 +71,7 @@ typedef struct {
      * vocabulary */
     int32_t count, base;
     int32_t bos, eos, unk;
+    int separators; /* number of eos between two texts, if a text ends with eos */
     /* hash table of tokens; a slot has 1 + the token's id, or 0 if it is empty */
     uint32_t *slots, mask;
     bpe_list_merge *merges;
@@ -229,6 +230,18 @@ static inline void bpe_list_added(bpe_list *v)
     json_add_text(&v->out, "],\n");
 }
 
+/* Writes one element of a template: a text ("A" or "B"), or a token if `text` is NULL. */
+static inline void bpe_list_element(bpe_list *v, const char *text, int32_t id, int type, int first)
+{
+    json_add_text(&v->out, first ? "" : ",");
+    json_add_text(&v->out, text != NULL ? "{\"Sequence\":{\"id\":" : "{\"SpecialToken\":{\"id\":");
+    if (text != NULL)
+        json_add_string(&v->out, text, 1);
+    else
+        json_add_string(&v->out, v->tokens[id].text, v->tokens[id].size);
+    json_add_text(&v->out, type ? ",\"type_id\":1}}" : ",\"type_id\":0}}");
+}
+
 /* Writes the template that adds tokens before and after a text, for tokenizer.json. */
 static inline void bpe_list_template(bpe_list *v, int begins, int ends)
 {
@@ -236,21 +249,16 @@ static inline void bpe_list_template(bpe_list *v, int begins, int ends)
     const int one = ids[0] >= 0 && ids[0] == ids[1];
     json_add_text(&v->out, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
     for (int pair = 0; pair < 2; pair++) {
-        for (int i = 0; i < 3; i++) {
-            const int32_t id = i == 1 ? 0 : ids[i / 2];
-            if (id < 0)
-                continue;
-            if (i == 1)
-                json_add_text(&v->out, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
-            if (i == 1 && pair)
-                json_add_text(&v->out, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
-            json_add_text(&v->out, i == 2 ? "," : "");
-            json_add_text(&v->out, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
-            if (i != 1)
-                json_add_string(&v->out, v->tokens[id].text, v->tokens[id].size);
-            json_add_text(&v->out, i != 1 ? ",\"type_id\":0}}" : "");
-            json_add_text(&v->out, i == 0 ? "," : "");
-        }
+        const int last = pair && v->separators > 0; /* token type of the end */
+        if (ids[0] >= 0)
+            bpe_list_element(v, NULL, ids[0], 0, 1);
+        bpe_list_element(v, "A", 0, 0, ids[0] < 0);
+        for (int i = 0; i < v->separators && pair; i++)
+            bpe_list_element(v, NULL, v->eos, 0, 0);
+        if (pair)
+            bpe_list_element(v, "B", 0, 1, 0);
+        if (ids[1] >= 0)
+            bpe_list_element(v, NULL, ids[1], last, 0);
         json_add_text(&v->out, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
     }
     for (int i = 0, n = 0; i < 2; i++) {

@@ -904,7 +904,7 @@ static inline const char *train_log_header(const train_run *t, char text[512])
 static inline void train_log(train_run *t)
 {
     train_report *r = t->r;
-    const double epoch = r->epoch, step = epoch * (double)r->steps, lr = r->lr, best = r->is_best;
+    const double epoch = r->epoch, step = epoch * (double)r->steps, lr = (double)r->lr, best = r->is_best;
     const double *cells[7 + 2 * TRAIN_LOSSES] = { &epoch,
                                                   &step,
                                                   &lr,

@@ -4,7 +4,7 @@ BEGIN {
     FS = "\t"
     header = "case\tvalue\tunit\tdate\tcommit\tprocessor\tthreads\truns"
     split("speed make speed, make bench, make generate, make small_models|time make predict, make fastest, make profile|" \
-          "accuracy make accuracy|learning make shakespeare, build/cnn|depth make depth|plans make plans|" \
+          "accuracy make accuracy, tests/bench/encoders.py|learning make shakespeare, build/cnn|depth make depth|plans make plans|" \
           "offload make offload, make overlap|distributed make scaling, make slow-link, make predict-mpi, make simulate|" \
           "device make mcu, make size, make fits|" \
           "finetuning make lora-memory, make methods, build/storage, tests/bench/finetune.py, tests/bench/qlora.py|" \

@@ -124,6 +124,36 @@ build/classify --model "$work/lines_of" --task score --predict "$work/song" > "$
 build/classify --model "$work/lines_of" --task score --predict "$work/windows" > "$work/predicted" 2>&1
 check "lines of Windows" sh -c "grep -q score $work/stdout && cmp $work/stdout $work/predicted"
 
+# ---- GGUF files that llama.cpp's converter writes: the results and the training of the folder ----
+gguf=tests/golden/gguf/encoders
+printf 'the tea is lovely\nmy old dog was bad\n the  songs\n' > "$work/song"
+printf 'the tea is lovely\tmy dog\n the  songs\tnew\n' > "$work/tabs"
+for name in bert_embed bert distilbert roberta xlm_roberta modernbert; do
+    rm -rf "$work/folder" && cp -R tests/golden/encoders/$name "$work/folder"
+    cp "$gguf/$name.json" "$work/folder/tokenizer.json"
+    for lines in song tabs; do
+        task=classify more=
+        case $name in bert*) task=embed ;; esac # the converter leaves out the pooler of BERT's classifier
+        [ $name = bert_embed ] && more="--pooling cls" # as the file's key says
+        build/classify --model "$work/folder" --task $task $more --predict "$work/$lines" > "$work/stdout" 2>&1
+        build/classify --model "$gguf/$name.gguf" --task $task --predict "$work/$lines" > "$work/predicted" 2>&1
+        check "$name.gguf: $task of $lines" sh -c "grep -q '^{' $work/stdout && cmp $work/stdout $work/predicted"
+    done
+done
+for from in "$gguf/distilbert.gguf" "$work/distilbert"; do
+    rm -rf "$work/distilbert" "$work/a" && cp -R tests/golden/encoders/distilbert "$work"
+    cp "$gguf/distilbert.json" "$work/distilbert/tokenizer.json"
+    build/classify --model "$from" --new-head $texts --epochs 1 --save "$work/a" > "$work/stdout" 2>&1
+    build/classify --model "$work/a" --predict "$work/song" > "$work/predicted" 2>&1
+    [ "$from" = "$work/distilbert" ] || cp "$work/predicted" "$work/b.txt"
+    check "distilbert: training of $from" sh -c "grep -q label $work/predicted && cmp $work/predicted $work/b.txt"
+done
+check "a GGUF without BERT's pooler" fails_with 1 "without the pooler.*give its folder" build/classify \
+    --model "$gguf/bert.gguf" --predict "$work/song"
+LC_ALL=C sed 's/\(bert.pooling_type\x04\x00\x00\x00\)\x02/\1\x03/' "$gguf/bert_embed.gguf" > "$work/last.gguf"
+check "pooling of the last token" fails_with 1 "key bert.pooling_type is 3: only the mean" build/classify \
+    --model "$work/last.gguf" --task embed --predict "$work/song"
+
 # ---- refused ----
 check "--store with all weights" fails_with 2 "only frozen matrices" build/classify --model "$work/bert_embed" --store int8 \
     --data "$work/texts.jsonl"
@@ -163,6 +193,30 @@ cp -R "$work/bert_embed" "$work/nan"
     tail -c +21001 "$work/bert_embed/model.safetensors" | LC_ALL=C tr '\000-\377' '\377'; } > "$work/nan/model.safetensors"
 check "weights that are not finite" fails_with 1 "a result is not finite" build/classify --model "$work/nan" --task embed \
     --predict "$work/lines"
+refused() { # refused WHAT STATUS MESSAGE LINES-OF-DATA [options]: a file of data, which must not change, is refused
+    printf "$4" > "$work/wrong" && cp "$work/wrong" "$work/wrong.old"
+    what=$1 status=$2 message=$3
+    shift 4
+    check "$what" fails_with "$status" "$message" build/classify --model "$work/bert_embed" --data "$work/wrong" "$@"
+    check "$what: the file is as before" cmp "$work/wrong" "$work/wrong.old"
+}
+refused "other keys" 1 'wrong:1: the line has no "text".*--fields.*(the line has "review", "stars")' '{"review": "a", "stars": 3}\n'
+refused "an empty label" 1 "wrong:1: a label is empty" '{"text": "the tea", "label": ""}\n'
+refused "a number as label" 1 "score trains numbers" '{"text": "the tea", "label": 1.5}\n'
+refused "a table" 1 "wrong:1: the line is no JSON: expected one object per line: {.*label" 'text,label\na,b\n'
+refused "no lines" 1 "has no lines: expected {" '\n'
+refused "data that is not UTF-8" 1 "wrong:1: expected UTF-8, found byte 0xff" '{"text": "\377", "label": "a"}\n'
+rows='{"text": "tea", "label": "a"}\n{"text": "dog", "label": "b"}\n'
+refused "--log over the data" 2 "it is also --data" "$rows" --log "$work/wrong"
+refused "--checkpoint over the data" 2 "it is also --data" "$rows" --checkpoint "$work/wrong"
+refused "--save over the model" 2 "it is also --model" "$rows" --save "$work/bert_embed"
+refused "--save to a file" 2 "is a file; give a folder" "$rows" --save "$work/wrong"
+printf 'the tea\n\377\n' > "$work/song"
+check "lines that are not UTF-8" fails_with 1 "song:2: the line is not in UTF-8" build/classify --model "$work/bert_embed" \
+    --task embed --predict "$work/song"
+check "prediction: too few bytes" fails_with 1 "budget 1 bytes is too small" build/classify --model "$work/bert" --budget 1 \
+    --predict "$work/lines"
+check "--model is a file" fails_with 2 "is a file; give the folder" build/classify --model "$work/song" --predict "$work/lines"
 check "build/finetune refuses an encoder" fails_with 1 "bert is an encoder" build/finetune --model "$work/bert" \
     --data "$work/texts.jsonl"
 report classify

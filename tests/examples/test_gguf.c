@@ -1189,6 +1189,41 @@ static void test_refused(void)
     gguf_close(&g);
 }
 
+/* Reads the golden file of an encoder or, if `encoder` is NULL, of a Llama. */
+static file open_golden(const char *encoder)
+{
+    char name[96];
+    snprintf(name, sizeof name, "tests/golden/gguf/encoders/%s.gguf", encoder);
+    return tuning_read(encoder != NULL ? name : "tests/golden/gguf/llama-q8_0.gguf");
+}
+
+/* Loads the file `path`, an encoder's with its classifier. */
+static int load_golden(model_any *m, gckpt_store *s, const char *encoder,
+                       const model_source *source)
+{
+    const model_head head = { MODEL_CLASSIFY, 0, NULL, 0, 0 };
+    return encoder != NULL ? model_load_head(m, s, path, source, NULL, &head)
+                           : model_load(m, s, path, source);
+}
+
+/* A decoder's file gives the hidden states of a new classifier, without its LM head. */
+static void test_new_head(void)
+{
+    static const char *const classes[] = { "no", "yes" };
+    const model_head head = { MODEL_CLASSIFY, 2, classes, 1, 0 };
+    model_any m;
+    gckpt_parameter p;
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK_MSG(model_load_head(&m, s, "tests/golden/gguf/llama-q8_0.gguf", NULL, NULL, &head) == 0,
+              "%s", m.error);
+    CHECK(gckpt_store_get(s, gckpt_store_find(s, "score.weight"), &p) == GCKPT_OK);
+    CHECK(p.shape.n == 2 && p.shape.d[0] == 2 && p.shape.d[1] == m.config.width);
+    CHECK(gckpt_store_find(s, "lm_head.weight") < 0 &&
+          strstr(m.note, "score.weight is new") != NULL);
+    gckpt_store_free(s);
+    model_close(&m);
+}
+
 /* Tests files of unsupported models, and files whose tensors contradict their keys. */
 static void test_other_models(void)
 {
@@ -1196,38 +1231,50 @@ static void test_other_models(void)
         const char *behind;
         int skip, bytes;
         uint64_t value;
-        const char *says;
+        const char *says,
+            *encoder; /* encoder: name of the file in gguf/encoders, or NULL for llama */
     } lies[] = {
-        { "general.architecture", 12, 5, 0x6f616d616c, "is lamao: one of llama, qwen2, qwen3" },
-        { "llama.vocab_size", -4, 1, 'x', "key llama.vocab_xize is unknown" },
-        { "llama.block_count", 4, 4, 0, "key llama.block_count is 0: a number from 1" },
-        { "llama.block_count", 4, 4, 1, "tensor blk.1" },
-        { "llama.block_count", 4, 4, 3, "no file has tensor \"layers.2." },
-        { "llama.block_count", 4, 4, 9999,
-          "its keys name 9999 layers, but it has only 21 tensors" },
-        { "llama.block_count", 4, 4, 20000, "20000 layers: 10000 at most" },
-        { "llama.embedding_length", 4, 4, 64, "but the keys of the file require (" },
-        { "llama.attention.head_count", 4, 4, 3, "num_attention_heads 3" },
-        { "llama.attention.head_count_kv", 4, 4, 1, "but the keys of the file require (32,8)" },
-        { "llama.rope.dimension_count", 4, 4, 4, "the 8 columns of a head's keys are expected" },
-        { "llama.attention.layer_norm_rms_epsilo", 0, 1, 'x', "is unknown" },
-        { "blk.0.attn_q.weigh", 0, 1, 'x',
-          "tensor blk.0.attn_q.weighx does not belong to a llama" },
-        { "blk.0.attn_", 0, 1, 'x', "does not belong to a llama of 2 layers" },
-        { "blk.0.attn_norm.weight", 12, 4, GGUF_T_F16, NULL },
-        { "blk.0.attn_q.weight", 20, 4, 11, "not a multiple of 256, the block size of Q3_K" },
+        { "general.architecture", 12, 5, 0x6f616d616c, "is lamao: one of llama, qwen2, qwen3",
+          NULL },
+        { "llama.vocab_size", -4, 1, 'x', "key llama.vocab_xize is unknown", NULL },
+        { "llama.block_count", 4, 4, 0, "key llama.block_count is 0: a number from 1", NULL },
+        { "llama.block_count", 4, 4, 1, "tensor blk.1", NULL },
+        { "llama.block_count", 4, 4, 3, "no file has tensor \"layers.2.", NULL },
+        { "llama.block_count", 4, 4, 9999, "its keys name 9999 layers, but it has only 21 tensors",
+          NULL },
+        { "llama.block_count", 4, 4, 20000, "20000 layers: 10000 at most", NULL },
+        { "llama.embedding_length", 4, 4, 64, "but the keys of the file require (", NULL },
+        { "llama.attention.head_count", 4, 4, 3, "num_attention_heads 3", NULL },
+        { "llama.attention.head_count_kv", 4, 4, 1, "but the keys of the file require (32,8)",
+          NULL },
+        { "llama.rope.dimension_count", 4, 4, 4, "the 8 columns of a head's keys are expected",
+          NULL },
+        { "llama.attention.layer_norm_rms_epsilo", 0, 1, 'x', "is unknown", NULL },
+        { "blk.0.attn_q.weigh", 0, 1, 'x', "tensor blk.0.attn_q.weighx does not belong to a llama",
+          NULL },
+        { "blk.0.attn_", 0, 1, 'x', "does not belong to a llama of 2 layers", NULL },
+        { "blk.0.attn_norm.weight", 12, 4, GGUF_T_F16, NULL, NULL },
+        { "blk.0.attn_q.weight", 20, 4, 11, "not a multiple of 256, the block size of Q3_K", NULL },
+        { "general.architecture", 12, 1, 'n', "nodern-bert: one of llama", "modernbert" },
+        { "general.architecture", 12, 1, 'n', "this encoder is not built here", "modernbert" },
+        { "bert.attention.causal", 4, 1, 1, "false is expected for bert", "bert" },
+        { "bert.attention.layer_norm_epsilo", 0, 1, 'x', "is unknown", "bert" },
+        { "bert.attention.layer_norm_epsilon", 4, 4, 0x3a83126f, "1e-12 is expected",
+          "distilbert" },
+        { "bert.context_length", 4, 4, 25, "but the keys of the file require (16,25)", "roberta" },
+        { "cls.outpu", 0, 1, 'x', "tensor cls.outpux", "roberta" },
+        { "blk.0.ffn_", 0, 1, 'x', "does not belong to a modern-bert of 4 layers", "modernbert" },
+        { "modern-bert.rope.freq_bas", 0, 1, 'x', "freq_basx is unknown", "modernbert" },
     };
-    file whole = tuning_read("tests/golden/gguf/llama-q8_0.gguf");
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         model_any m;
-        file all = { NULL, 0, 0, 0, 0, 0, 0 };
-        file_write(&all, whole.bytes, whole.size);
+        file all = open_golden(lies[i].encoder);
         const size_t at = (size_t)((long)behind(&all, lies[i].behind) + lies[i].skip);
         for (int k = 0; k < lies[i].bytes; k++)
             all.bytes[at + (size_t)k] = (unsigned char)(lies[i].value >> 8 * k);
         store_file(in_folder("lie.gguf"), all.bytes, all.size);
         gckpt_store *s = gckpt_store_new(NULL);
-        const int loaded = model_load(&m, s, path, NULL);
+        const int loaded = load_golden(&m, s, lies[i].encoder, NULL);
         CHECK_MSG(lies[i].says == NULL ? loaded == 0
                                        : loaded != 0 && strstr(m.error, lies[i].says) != NULL,
                   "lie %d, %s: %s", (int)i, lies[i].says ? lies[i].says : "none", m.error);
@@ -1235,7 +1282,6 @@ static void test_other_models(void)
         model_close(&m);
         free(all.bytes);
     }
-    free(whole.bytes);
 }
 
 /* A file that is cut off must be refused. A file with a flipped bit must either open or be refused. */
@@ -1260,21 +1306,26 @@ static void test_damaged(void)
     }
     CHECK_MSG(opened > 8 * 82 && opened < (long)(8 * all.size), "%ld opened", opened);
     free(all.bytes);
-    all = tuning_read("tests/golden/gguf/llama-q8_0.gguf");
+    static const char *const encoders[] = { NULL, "roberta", "modernbert" };
+    file files[3];
+    for (int i = 0; i < 3; i++)
+        files[i] = open_golden(encoders[i]);
     for (int i = 0; i < check_iterations(600); i++) {
         model_any m;
         gckpt_store *s = gckpt_store_new(NULL);
         const model_source source = { GCKPT_STORAGE_F32, 0, NULL, i % 2 };
+        const file *f = &files[i % 3];
         const size_t n = below(8 * 5600); /* a bit among the keys or the descriptions of tensors */
-        all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
-        store_file(path, all.bytes, all.size);
-        if (model_load(&m, s, path, &source) != 0)
+        f->bytes[n / 8] ^= (unsigned char)(1 << n % 8);
+        store_file(path, f->bytes, f->size);
+        if (load_golden(&m, s, encoders[i % 3], &source) != 0)
             CHECK(m.error[0] != 0);
         gckpt_store_free(s);
         model_close(&m);
-        all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
+        f->bytes[n / 8] ^= (unsigned char)(1 << n % 8);
     }
-    free(all.bytes);
+    for (int i = 0; i < 3; i++)
+        free(files[i].bytes);
 }
 
 int main(int argc, char **argv)
@@ -1294,6 +1345,7 @@ int main(int argc, char **argv)
     test_golden_adapter();
     test_adapters();
     test_other_adapters();
+    test_new_head();
     test_other_models();
     test_damaged();
     tuning_close(argc);

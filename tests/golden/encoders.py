@@ -5,10 +5,12 @@ the results that PyTorch computes.
     python3 tests/golden/encoders.py
 
 The models have random weights, but real names and files. expected.safetensors has logits, or sums of
-tokens' vectors, before and after the training; encoders.h has the inputs and the losses of 20 steps of
-transformers' Trainer (AdamW, linear decay, weight decay, clipping), for embeddings with
-sentence-transformers' MultipleNegativesRankingLoss. Everything is computed in float64 (llama.wide).
+tokens' vectors, before and after the training, and of the model with matrices times 1.5; encoders.h has
+the inputs and the losses of 20 steps of transformers' Trainer (AdamW, linear decay, weight decay,
+clipping), for embeddings with sentence-transformers' MultipleNegativesRankingLoss. Everything is computed
+in float64 (llama.wide), except the rounding errors of transformers in float32, also in encoders.h.
 Versions: torch 2.15, transformers 5.24, sentence-transformers 6.2."""
+import contextlib
 import os
 import shutil
 import tempfile
@@ -113,6 +115,22 @@ def load_model(path, task):
     return model.double().eval()
 
 
+def roughen(model):
+    """Scales the matrices by 1.5, in float32."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() == 2:
+                p.copy_(p.float() * 1.5)
+    return model
+
+
+def rounding(name, rows, want):
+    """The error of transformers in float32: root of the mean square, relative to that of `want`."""
+    model = MODELS[name][0].from_pretrained(folder(name), dtype=torch.float32, attn_implementation="eager")
+    have = results(name, roughen(model.eval()), rows, contextlib.nullcontext)
+    return float(((have.double() - want) ** 2).mean().sqrt() / (want ** 2).mean().sqrt())
+
+
 def batch_of(name, rows, at):
     """The arguments of a model for rows `at`."""
     task, kind, differs = MODELS[name]
@@ -132,10 +150,10 @@ def mean_of(model, batch):
     return (hidden * mask).sum(1) / mask.sum(1)
 
 
-def results(name, model, rows):
+def results(name, model, rows, precision=None):
     """Logits, 0 for tags of padding; or vectors of length 1."""
     batch = batch_of(name, rows, slice(None))
-    with torch.no_grad(), wide():
+    with torch.no_grad(), (precision or wide)():
         if MODELS[name][0] is transformers.AutoModel:
             return torch.nn.functional.normalize(mean_of(model, batch))
         logits = model(**batch).logits
@@ -190,12 +208,14 @@ def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     torch.set_num_threads(1)
     rows = make_rows()
-    expected, losses = {}, {}
+    expected, losses, errors = {}, {}, {}
     for name, (task, _, _) in MODELS.items():
         make_model(name).save_pretrained(folder(name))
         keep_only(folder(name), ("config.json", ".safetensors"))
         model = load_model(folder(name), task)
         expected[name] = results(name, model, rows)
+        rough = results(name, roughen(load_model(folder(name), task)), rows)
+        expected[name + ".rough"], errors[name] = rough, rounding(name, rows, rough)
         losses[name] = train(name, model, rows)
         expected[name + ".trained"] = results(name, model, rows)
         print(name, losses[name][0], losses[name][-1], flush=True)
@@ -218,9 +238,10 @@ def main():
         for name, value in losses.items():
             print_array(out, "double", "encoders_losses_" + name, value)
         out.write("static const struct {\n    const char *name;\n    const double *losses;\n"
+                  "    double error; /* of transformers in float32, for matrices times 1.5 */\n"
                   "} golden_encoders[] = {\n")
         for name in losses:
-            out.write(f"    {{ \"{name}\", encoders_losses_{name} }},\n")
+            out.write(f"    {{ \"{name}\", encoders_losses_{name}, {errors[name]:.3g} }},\n")
         out.write("};\n#endif\n")
 
 
