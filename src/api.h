@@ -33,8 +33,6 @@
 #define GCKPT_NO_BF16
 #undef GCKPT_NO_EXPORT
 #define GCKPT_NO_EXPORT
-#undef GCKPT_NO_CHECK
-#define GCKPT_NO_CHECK
 #undef GCKPT_NO_OFFLOAD
 #define GCKPT_NO_OFFLOAD
 #undef GCKPT_NO_DEVICES
@@ -45,8 +43,6 @@
 #ifdef GCKPT_NO_TRAINING
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_CHECK
-#define GCKPT_NO_CHECK
 #endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
@@ -993,8 +989,6 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec); /* the set that an e
 GCKPT_API int gckpt_isa_available(gckpt_isa isa); /* nonzero if build and processor have it */
 /* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
-
-#include "check/api.h"
 
 #ifdef __cplusplus
 }
