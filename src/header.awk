@@ -206,7 +206,7 @@ function next_line(path,    at) {
         if ((getline line < feature_api) > 0)
             return 1
         close(feature_api)
-        feature_api = ""
+        feature_api = absent_part = ""
     }
     if ((getline line < path) <= 0)
         return 0
@@ -215,7 +215,25 @@ function next_line(path,    at) {
     split(line, at, "\"")
     included[at[2]] = 1
     feature_api = dir "/" at[2]
+    sub(/\/.*/, "", at[2])
+    absent_part = index(missing_parts " ", " " at[2] " ") ? at[2] : ""
     return next_line(path)
+}
+# Returns 1 for a line of a comment in the api.h of a part that the edition lacks: only its types remain, whose members
+# are 0. A line that names the part stands for the first such comment.
+function is_of_absent_part(    first) {
+    first = !in_absent
+    if (absent_part == "" || !(in_absent || line ~ /^ *\/\*/))
+        return 0
+    in_absent = line !~ /\*\/ *$/
+    if (first && !told_absent[absent_part]++)
+        put("/* Members of the following types are 0: this edition lacks the part " absent_part ". */")
+    return 1
+}
+# Returns 1 if a line implies a switch (GCKPT_NO_..) that the edition defines anyway, at its top.
+function is_defined_above(    word) {
+    split(line, word, " ")
+    return line ~ /^#(undef|define) GCKPT_NO_[A-Z0-9_]+$/ && word[2] in undefined
 }
 # Appends a file; the mark of its name and its entry in the table of contents come with its first line.
 function place(file, condition,    line_count, separate, depth, blank, more, at, n) {
@@ -266,7 +284,7 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
                 note_missing(line)
             continue
         }
-        if (blank && line == "")
+        if ((blank && line == "") || (edition != "" && (is_of_absent_part() || is_defined_above())))
             continue
         if (lines == line_count && stem(file) != "") {
             if (!marked[part, stem(file)]++)
