@@ -1,6 +1,5 @@
 #ifndef GCKPT_NO_DEVICES
 #include "run/internal.h"
-#include "cpu/internal.h"
 
 GCKPTI_COLD_BEGIN
 
@@ -33,17 +32,8 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
         *backend = *b;
         e->update.writes_back = !b->update || b->writes_back;
     }
-    if (own_memory)
-        return GCKPT_OK;
-    backend->copy_in = backend->copy_in ? backend->copy_in : gckpti_cpu_copy;
-    backend->copy_out = backend->copy_out ? backend->copy_out : gckpti_cpu_copy;
-    backend->copy = backend->copy ? backend->copy : gckpti_cpu_copy;
-    backend->fill = backend->fill ? backend->fill : gckpti_cpu_fill;
-    backend->add = backend->add ? backend->add : GCKPTI_IF_TRAINING(gckpti_cpu_add);
-    backend->convert = backend->convert ? backend->convert : GCKPTI_IF_MIXED(gckpti_cpu_convert);
-    backend->update = backend->update ? backend->update : GCKPTI_IF_TRAINING(gckpti_cpu_update);
-    backend->finish = backend->finish ? backend->finish : gckpti_cpu_finish;
-    backend->dequantise = backend->dequantise ? backend->dequantise : gckpti_cpu_dequantise;
+    if (!own_memory)
+        gckpti_complete_backend(backend);
     return GCKPT_OK;
 }
 

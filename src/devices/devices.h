@@ -19,11 +19,15 @@ typedef struct {
     unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
 
+/* ---- devices/cpu.c ---- */
+/* Sets the functions between ops that a backend without its own memory lacks to the CPU's. */
+GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b);
+
 /* ---- devices/choose.c ---- */
 /* Refuses a desc.backend for which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Sets devices.backend: desc.backend or none, with the CPU's functions in place of those missing. */
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
 /* Allocate the backend's block; free it, if there is one. */
