@@ -5,9 +5,9 @@
  *     if (gradcheck(store, &loss, 1, &desc, feeds, n, rows, &r) != GCKPT_OK)
  *         puts(r.text);
  *
- * The check makes a plan and an executor of its own from the terms and the desc. In that plan all
- * updates run at the end, in fp32, without optimiser state; all plans have the same gradients.
- * Weights are restored to the bit. C99 or C++11. */
+ * The check makes a plan and an executor from the terms and the desc. In that plan all updates run
+ * at the end, in fp32, without optimiser state; all plans have the same gradients. Weights are
+ * restored to the bit. C99 or C++11. */
 #ifndef GRADCHECK_H
 #define GRADCHECK_H
 #include <math.h>
@@ -419,8 +419,8 @@ static inline gckpt_result gradcheck_end(gradcheck_state *c)
 }
 
 /* Compares the gradient of every trained parameter with central differences of the loss, along the
- * gradient and along a random direction. desc is that of a plan (NULL: the defaults), whose batch
- * has `rows` rows. Returns GCKPT_E_DATA if one differs by more than 0.01, or if the first loss
+ * gradient and along a random direction. desc describes a plan whose batch has `rows` rows; NULL
+ * selects the defaults. Returns GCKPT_E_DATA if one differs by more than 0.01, or if the first loss
  * counts nothing in these rows; GCKPT_UNRESOLVED if none does but some directions are lost in
  * rounding: a loss in f32 that is large compared with its changes is too coarse, and even twice or
  * half the right gradient could pass. A gradient that is 0 except for rounding (cancelled by a norm

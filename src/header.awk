@@ -226,7 +226,7 @@ function is_of_absent_part(    first) {
     if (absent_part == "" || !(in_absent || line ~ /^ *\/\*/))
         return 0
     in_absent = line !~ /\*\/ *$/
-    if (first && !told_absent[absent_part]++)
+    if (first && !noted_absent[absent_part]++)
         put("/* Members of the following types are 0: this edition lacks the part " absent_part ". */")
     return 1
 }
@@ -501,6 +501,7 @@ function drop_dead_statements(    i, k, head, indent, ends) {
         i = k
     }
     drop_calls_of_stubs()
+    drop_shape_rules()
     k = 0
     for (i = 1; i <= lines; i++)
         if (text[i] == "@dead@")
@@ -511,11 +512,21 @@ function drop_dead_statements(    i, k, head, indent, ends) {
         }
     lines = k
 }
+# Marks builders, and the shape rules that macros define, if the edition has no graphs.
+function drop_shape_rules(    i, in_rule) {
+    for (i = 1; i <= lines && lacks_types != ""; i++) {
+        in_rule = in_rule || text[i] ~ /^    GCKPTI_UNUSED static gckpt_result gckpti_##name##_shape\(gckpt_call \*call\) +\\$/
+        if (!in_rule && text[i] !~ /^GCKPTI_(BINARY_)?BUILDER(_0)?\(.*\)$/)
+            continue
+        in_rule = in_rule && text[i] !~ /^    \}( +\\)?$/
+        text[i] = "@dead@"
+    }
+}
 # ---- an edition has no private function that nothing calls, and no public one whose prototype names a type that it lacks ----
 # Sets first_of, last_of and name_of for each function definition, from its comment on; prototype_of for each prototype.
 function find_functions(    i, k, name, head, begin) {
     for (i = 1; i <= lines; i++) {
-        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPTI_KERNEL|GCKPTI_ISA_NOINLINE|GCKPT_API|static )/)
+        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_UNUSED static|GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPTI_KERNEL|GCKPTI_ISA_NOINLINE|GCKPT_API|static )/)
             continue
         head = text[i]
         for (k = i; head !~ /[;{=]/ && k < i + 8; k++)
@@ -569,7 +580,7 @@ function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
         gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line)
         if (sub(/\/\*.*/, "", line))
             in_comment = 1
-        if (line ~ /GCKPTI_DESC[A-Z_]*\(/ || in_desc) { # shape rules and costs, which only the planner calls
+        if (line ~ /GCKPTI_([A-Z_]+_)?DESC[A-Z_]*\(/ || in_desc) { # shape rules and costs, which only the planner calls
             in_desc = line !~ /\);/ && line !~ /[^\\,(|]$/
             if (lacks_types != "")
                 gsub(/gckpti_[a-z0-9_]+_(shape|flops|flops_backward|field)/, "", line)
@@ -786,6 +797,8 @@ function note_names(d, code,    word, is_enum) {
         return
     }
     is_enum = code ~ /^ *(typedef )?enum/
+    if (is_enum)
+        gsub(/=[^,}]*/, "", code)
     while (match(code, /(gckpt|GCKPT)i?I?_[A-Za-z0-9_]+/)) {
         word = substr(code, RSTART, RLENGTH)
         code = substr(code, RSTART + RLENGTH)
@@ -841,6 +854,27 @@ function drop_declarations(    i, k, d, code, all, all_of, end, live) {
         if (text[i] ~ /^#undef (GCKPTI|gckpti)_/ && !(substr(text[i], 8) in needed))
             drop_lines(i, i)
     drop_empty_conditionals()
+}
+# Removes dropped lines from the text, and resets the tables of names that belong to them.
+function forget_dropped(    i, k) {
+    for (i = 1; i <= lines; i++)
+        if (!(i in dropped)) {
+            text[++k] = text[i]
+            part_of[k] = part_of[i]
+        }
+    lines = k
+    functions = queued = waits = 0
+    split("", dropped)
+    split("", prototypes)
+    split("", in_prototype)
+    split("", index_of)
+    split("", uses)
+    split("", pasted)
+    split("", kept_function)
+    split("", declared)
+    split("", words_in)
+    split("", needed)
+    split("", used_declaration)
 }
 # Drops each #if whose branches are all empty.
 function drop_empty_conditionals(    i, deep) {
@@ -924,6 +958,9 @@ END {
                 if (are_missing(zero_without[name]))
                     is_zero[name] = 1
             drop_dead_statements()
+            drop_unused()
+            drop_declarations()
+            forget_dropped() # functions that only dropped macros and types use
             drop_unused()
             drop_declarations()
         }

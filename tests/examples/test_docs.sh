@@ -41,7 +41,7 @@ blocks()
 }
 
 {
-    printf '#include "gradckpt.h"\n#include "layers.h"\n#include "tests/golden/cnn.h"\nint main(void)\n{\n'
+    printf '#include "gradckpt.h"\n#include "gradcheck.h"\n#include "layers.h"\n#include "tests/golden/cnn.h"\nint main(void)\n{\n'
     printf 'static float x_data[512][64], logits[512][10];\nstatic int32_t y_data[512];\n'
     printf 'for (int i = 0; i < 32768; i++)\n    x_data[i / 64][i %% 64] = (float)(i * 7 %% 31) / 31;\n'
     printf 'for (int i = 0; i < 512; i++)\n    y_data[i] = i %% 10;\n'
