@@ -75,7 +75,7 @@ END
     printf 'return !ok;\n}\n'
 } > "$work/pytorch.c"
 blocks text > "$work/pytorch.text"
-check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
+check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch" -lm
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
 
