@@ -33,8 +33,6 @@
 #define GCKPT_NO_BF16
 #undef GCKPT_NO_EXPORT
 #define GCKPT_NO_EXPORT
-#undef GCKPT_NO_CHECK
-#define GCKPT_NO_CHECK
 #undef GCKPT_NO_OFFLOAD
 #define GCKPT_NO_OFFLOAD
 #undef GCKPT_NO_DEVICES
@@ -45,8 +43,6 @@
 #ifdef GCKPT_NO_TRAINING
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_CHECK
-#define GCKPT_NO_CHECK
 #endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
@@ -551,6 +547,7 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+#ifndef GCKPT_SMALL
 /* Defines an elementwise op and its builder, gckpt_tensor *name(gckpt_tensor *x), from two
  * functions of a float: value(x) is the formula, slope(x) its derivative. Several threads may
  * call them at once. A plan with such an op cannot be printed as C. */
@@ -590,6 +587,7 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
         };                                                                                         \
         return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
     }
+#endif
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
  * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -993,8 +991,6 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec); /* the set that an e
 GCKPT_API int gckpt_isa_available(gckpt_isa isa); /* nonzero if build and processor have it */
 /* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
-
-#include "check/api.h"
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-GCKPTI_COLD_END /* begun in check/check.h */
+GCKPTI_COLD_END /* begun in run/modules.h */
 
 /* No macro outlives the implementation, except those whose names begin with GCKPT. */
 @undef@

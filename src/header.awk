@@ -206,7 +206,7 @@ function next_line(path,    at) {
         if ((getline line < feature_api) > 0)
             return 1
         close(feature_api)
-        feature_api = ""
+        feature_api = absent_part = ""
     }
     if ((getline line < path) <= 0)
         return 0
@@ -215,7 +215,25 @@ function next_line(path,    at) {
     split(line, at, "\"")
     included[at[2]] = 1
     feature_api = dir "/" at[2]
+    sub(/\/.*/, "", at[2])
+    absent_part = index(missing_parts " ", " " at[2] " ") ? at[2] : ""
     return next_line(path)
+}
+# Returns 1 for a line of a comment in the api.h of a part that the edition lacks: only its types remain, whose members
+# are 0. A line that names the part stands for the first such comment.
+function is_of_absent_part(    first) {
+    first = !in_absent
+    if (absent_part == "" || !(in_absent || line ~ /^ *\/\*/))
+        return 0
+    in_absent = line !~ /\*\/ *$/
+    if (first && !noted_absent[absent_part]++)
+        put("/* Members of the following types are 0: this edition lacks the part " absent_part ". */")
+    return 1
+}
+# Returns 1 if a line implies a switch (GCKPT_NO_..) that the edition defines anyway, at its top.
+function is_defined_above(    word) {
+    split(line, word, " ")
+    return line ~ /^#(undef|define) GCKPT_NO_[A-Z0-9_]+$/ && word[2] in undefined
 }
 # Appends a file; the mark of its name and its entry in the table of contents come with its first line.
 function place(file, condition,    line_count, separate, depth, blank, more, at, n) {
@@ -266,7 +284,7 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
                 note_missing(line)
             continue
         }
-        if (blank && line == "")
+        if ((blank && line == "") || (edition != "" && (is_of_absent_part() || is_defined_above())))
             continue
         if (lines == line_count && stem(file) != "") {
             if (!marked[part, stem(file)]++)
@@ -483,6 +501,7 @@ function drop_dead_statements(    i, k, head, indent, ends) {
         i = k
     }
     drop_calls_of_stubs()
+    drop_shape_rules()
     k = 0
     for (i = 1; i <= lines; i++)
         if (text[i] == "@dead@")
@@ -493,11 +512,21 @@ function drop_dead_statements(    i, k, head, indent, ends) {
         }
     lines = k
 }
+# Marks builders, and the shape rules that macros define, if the edition has no graphs.
+function drop_shape_rules(    i, in_rule) {
+    for (i = 1; i <= lines && lacks_types != ""; i++) {
+        in_rule = in_rule || text[i] ~ /^    GCKPTI_UNUSED static gckpt_result gckpti_##name##_shape\(gckpt_call \*call\) +\\$/
+        if (!in_rule && text[i] !~ /^GCKPTI_(BINARY_)?BUILDER(_0)?\(.*\)$/)
+            continue
+        in_rule = in_rule && text[i] !~ /^    \}( +\\)?$/
+        text[i] = "@dead@"
+    }
+}
 # ---- an edition has no private function that nothing calls, and no public one whose prototype names a type that it lacks ----
 # Sets first_of, last_of and name_of for each function definition, from its comment on; prototype_of for each prototype.
 function find_functions(    i, k, name, head, begin) {
     for (i = 1; i <= lines; i++) {
-        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPTI_KERNEL|GCKPTI_ISA_NOINLINE|GCKPT_API|static )/)
+        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_UNUSED static|GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPTI_KERNEL|GCKPTI_ISA_NOINLINE|GCKPT_API|static )/)
             continue
         head = text[i]
         for (k = i; head !~ /[;{=]/ && k < i + 8; k++)
@@ -551,7 +580,7 @@ function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
         gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line)
         if (sub(/\/\*.*/, "", line))
             in_comment = 1
-        if (line ~ /GCKPTI_DESC[A-Z_]*\(/ || in_desc) { # shape rules and costs, which only the planner calls
+        if (line ~ /GCKPTI_([A-Z_]+_)?DESC[A-Z_]*\(/ || in_desc) { # shape rules and costs, which only the planner calls
             in_desc = line !~ /\);/ && line !~ /[^\\,(|]$/
             if (lacks_types != "")
                 gsub(/gckpti_[a-z0-9_]+_(shape|flops|flops_backward|field)/, "", line)
@@ -768,6 +797,8 @@ function note_names(d, code,    word, is_enum) {
         return
     }
     is_enum = code ~ /^ *(typedef )?enum/
+    if (is_enum)
+        gsub(/=[^,}]*/, "", code)
     while (match(code, /(gckpt|GCKPT)i?I?_[A-Za-z0-9_]+/)) {
         word = substr(code, RSTART, RLENGTH)
         code = substr(code, RSTART + RLENGTH)
@@ -823,6 +854,27 @@ function drop_declarations(    i, k, d, code, all, all_of, end, live) {
         if (text[i] ~ /^#undef (GCKPTI|gckpti)_/ && !(substr(text[i], 8) in needed))
             drop_lines(i, i)
     drop_empty_conditionals()
+}
+# Removes dropped lines from the text, and resets the tables of names that belong to them.
+function forget_dropped(    i, k) {
+    for (i = 1; i <= lines; i++)
+        if (!(i in dropped)) {
+            text[++k] = text[i]
+            part_of[k] = part_of[i]
+        }
+    lines = k
+    functions = queued = waits = 0
+    split("", dropped)
+    split("", prototypes)
+    split("", in_prototype)
+    split("", index_of)
+    split("", uses)
+    split("", pasted)
+    split("", kept_function)
+    split("", declared)
+    split("", words_in)
+    split("", needed)
+    split("", used_declaration)
 }
 # Drops each #if whose branches are all empty.
 function drop_empty_conditionals(    i, deep) {
@@ -906,6 +958,9 @@ END {
                 if (are_missing(zero_without[name]))
                     is_zero[name] = 1
             drop_dead_statements()
+            drop_unused()
+            drop_declarations()
+            forget_dropped() # functions that only dropped macros and types use
             drop_unused()
             drop_declarations()
         }

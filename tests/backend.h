@@ -25,9 +25,7 @@ typedef struct {
         const unsigned char *from, *to;
     } block[DEVICE_BLOCKS]; /* the live allocations */
     int depth;             /* number of nested opens */
-    /* backend of the processor whose kernels and functions are used; NULL selects the plain kernels */
-    const gckpt_backend *cpu;
-    const void *kernels;
+    const void *kernels;   /* those of the processor that are used; NULL selects the plain ones */
     const char *missing;   /* an op without kernels in this backend, or NULL */
     const char *problem;   /* error text that `finish` returns, or NULL */
     long gets, copies_in, copies_out, waits, kernel_calls, updates;
@@ -168,7 +166,7 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
     device *d = (device *)call->backend;
     gckpt_call c = device_call(call);
     device_open(d);
-    d->cpu->convert(&c, conversion);
+    gckpti_cpu_convert(&c, conversion);
     device_close(d);
 }
 
@@ -188,7 +186,7 @@ static void device_update(const gckpt_call *call, const gckpt_update_pass *pass)
         d->waited = d->copies_out + d->waits;
     gckpt_call c = device_call(call);
     device_open(d);
-    d->cpu->update(&c, pass);
+    gckpti_cpu_update(&c, pass);
     device_close(d);
 }
 
@@ -274,11 +272,14 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     if (base == MAP_FAILED)
         return 0;
     d->base = (unsigned char *)base;
-    d->cpu = gckpti_cpu_backend(isa, &d->kernels);
+    if (!gckpti_cpu_has(isa, &d->kernels)) { /* the caller has asked gckpt_isa_available */
+        munmap(base, DEVICE_BYTES);
+        return 0;
+    }
     b->name = name;
     b->context = d;
     b->own_memory = 1;
-    b->writes_back = d->cpu->writes_back;
+    b->writes_back = !d->kernels;
     b->allocate = device_get;
     b->release = device_release;
     b->copy_in = device_copy_in;

@@ -2,6 +2,7 @@
  * quantile. For each x the network learns the value below which 90 of 100 targets lie. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "../gradcheck.h"
 #include "../layers.h"
 
 enum { ROWS = 512 };
@@ -64,9 +65,9 @@ int main(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(x_in), x }, { gckpt_id(in[1]), y } };
-    gckpt_check check = { 0, 0, 0, 0, "" };
-    int wrong = gckpt_check_gradients(e, feeds, 2, ROWS, &check) != GCKPT_OK;
-    printf("gradients against finite differences: %s, %g\n", gckpt_error_text(e), check.worst);
+    gradcheck_result check;
+    int wrong = gradcheck(s, &term, 1, NULL, feeds, 2, ROWS, &check) != GCKPT_OK;
+    printf("gradients against finite differences: %s, %g\n", check.text, check.worst);
     for (int step = 0; step < 400; step++) {
         const gckpt_hyper hyper = gckpt_hyper_lr(gckpt_lr_cosine((uint64_t)step, 0, 400, 1e-2f, 0));
         wrong |= gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) != GCKPT_OK;

@@ -44,12 +44,16 @@ GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list arg
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
+#ifndef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-#ifdef GCKPT_NO_TEXT
+#else
 /* Without error texts, only the result is stored. Other arguments count as used. */
+static inline void gckpti_no_text(const char *text, ...) { (void)text; }
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
-    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+    (0 ? gckpti_no_text(__VA_ARGS__) : (void)0, gckpti_result(object, result))
+#define gckpti_hint_block(object, owner, a, enough)                                                \
+    (0 ? gckpti_no_text(owner, object, a, enough) : (void)0)
 #endif
 GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
@@ -114,13 +118,10 @@ GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 /* Frees a name. In a block, names must be freed in reverse order of their creation. */
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
+#ifndef GCKPT_NO_TEXT
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
-
-#ifdef GCKPT_NO_TEXT
-#define gckpti_hint_block(object, owner, a, enough)                                                \
-    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
 #endif
 
 /* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */

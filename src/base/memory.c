@@ -145,20 +145,18 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
-                                  size_t enough)
+#ifndef GCKPT_NO_TEXT
+GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
+                                 size_t enough)
 {
-#ifdef GCKPT_NO_TEXT
-    (void)object, (void)owner, (void)a, (void)enough;
-#else
     gckpti_text t = gckpti_append_text((gckpti_object *)object);
     if (a->desc.memory && a->needed > a->desc.size)
         gckpti_text_add(&t,
                         enough ? "; the %s's block has %z bytes, %z would do"
                                : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
-#endif
 }
+#endif
 
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place)
 {

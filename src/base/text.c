@@ -131,7 +131,8 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
     return t;
 }
 
-GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
+#ifndef GCKPT_NO_TEXT
+GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
@@ -143,8 +144,7 @@ GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const ch
     va_end(args);
     return result;
 }
-
-#ifdef GCKPT_NO_TEXT
+#else
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
 {
     gckpti_object *o = (gckpti_object *)object;

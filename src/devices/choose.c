@@ -18,32 +18,22 @@ GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
 {
-    const void *kernels;
     const gckpt_backend *b = e->desc.backend;
-    const gckpt_backend *plain = gckpti_cpu_backend(GCKPT_ISA_PLAIN, &kernels);
-    gckpt_backend *backend = &e->devices.backend;
-    if (!b) {
-        *backend = *gckpti_cpu_backend(e->device.isa, &kernels);
-        return GCKPT_OK;
-    }
-    if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
-                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                           (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
+    gckpt_backend *backend = &e->devices.backend; /* all zero so far */
+    const int own_memory = b && b->own_memory;
+    if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
+                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                        (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has its own memory, so all functions up to finish "
                             "except workspace are needed",
                             b->name);
-    *backend = *b;
-    e->update.writes_back = !b->update || b->writes_back;
-    backend->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    backend->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    backend->copy = b->copy ? b->copy : plain->copy;
-    backend->fill = b->fill ? b->fill : plain->fill;
-    backend->add = b->add ? b->add : plain->add;
-    backend->convert = b->convert ? b->convert : plain->convert;
-    backend->update = b->update ? b->update : plain->update;
-    backend->finish = b->finish ? b->finish : plain->finish;
-    backend->dequantise = b->dequantise || b->own_memory ? b->dequantise : plain->dequantise;
+    if (b) {
+        *backend = *b;
+        e->update.writes_back = !b->update || b->writes_back;
+    }
+    if (!own_memory)
+        gckpti_complete_backend(backend);
     return GCKPT_OK;
 }
 

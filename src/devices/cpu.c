@@ -2,38 +2,16 @@
 #include "devices/devices.h"
 #include "cpu/internal.h"
 
-/* ---- the CPU as a backend ---- */
-/* clang-format off */
-#define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
-    static const gckpt_backend gckpti_backend_##name = {                                      \
-        #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
-        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
-        GCKPTI_IF_MIXED(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                   \
-        gckpti_cpu_dequantise, NULL, NULL }
-/* clang-format on */
-GCKPTI_CPU_BACKEND(plain, 1, NULL);
-#if GCKPTI_HAS_FAST
-static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
+GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b)
 {
-    (void)context;
-    if (kind == GCKPT_FORWARD)
-        return op->forward_fast ? op->forward_fast : op->forward;
-    return op->backward_fast ? op->backward_fast : op->backward;
-}
-
-GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
-#endif
-#undef GCKPTI_CPU_BACKEND
-
-GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
-{
-    if (!gckpti_cpu_has(isa, kernels))
-        return NULL;
-#if GCKPTI_HAS_FAST
-    if (*kernels)
-        return &gckpti_backend_fast;
-#endif
-    return &gckpti_backend_plain;
+    b->copy_in = b->copy_in ? b->copy_in : gckpti_cpu_copy;
+    b->copy_out = b->copy_out ? b->copy_out : gckpti_cpu_copy;
+    b->copy = b->copy ? b->copy : gckpti_cpu_copy;
+    b->fill = b->fill ? b->fill : gckpti_cpu_fill;
+    b->add = b->add ? b->add : GCKPTI_IF_TRAINING(gckpti_cpu_add);
+    b->convert = b->convert ? b->convert : GCKPTI_IF_MIXED(gckpti_cpu_convert);
+    b->update = b->update ? b->update : GCKPTI_IF_TRAINING(gckpti_cpu_update);
+    b->finish = b->finish ? b->finish : gckpti_cpu_finish;
+    b->dequantise = b->dequantise ? b->dequantise : gckpti_cpu_dequantise;
 }
 #endif

@@ -13,20 +13,21 @@ static inline const char *gckpti_cpu_finish(void *context)
 #define GCKPTI_OF(b, name) (b)->name
 
 typedef struct {
-    gckpt_backend backend;    /* desc.backend or a CPU backend, with all functions set */
+    gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
     gckpt_loss_scale *scales; /* one for each loss term */
     unsigned char can_replay; /* the backend captures and replays micro-batches */
     unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
 
-/* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
-GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+/* ---- devices/cpu.c ---- */
+/* Sets the functions between ops that a backend without its own memory lacks to the CPU's. */
+GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b);
 
 /* ---- devices/choose.c ---- */
 /* Refuses a desc.backend for which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Sets devices.backend: desc.backend, completed by plain CPU functions, or the CPU's if NULL. */
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
 /* Allocate the backend's block; free it, if there is one. */

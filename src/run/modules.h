@@ -30,3 +30,5 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
         result = modules[i](e, event, arg);
     return result;
 }
+
+GCKPTI_COLD_BEGIN /* ends with the header */

@@ -11,6 +11,7 @@
 #include "plan/internal.h"
 #include "underflow.h"
 #include "attention_block.h"
+#include "examples/gradcheck.h"
 #include "util.h"
 #include <math.h>
 
@@ -1579,15 +1580,13 @@ static void test_rest(void)
         gckpt_plan_desc desc = { .bf16.precision = (gckpt_precision)precision, .mode = GCKPT_SQRT };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-        gckpt_result result = gckpt_check_gradients(e, &feed, 1, 64, NULL);
-        CHECK(result == (precision ? GCKPT_E_ARG : GCKPT_OK));
-        CHECK(!precision || strstr(gckpt_error_text(e), "GCKPT_FP32"));
-        util_free(e, p, NULL, NULL);
+        /* the check is of the fp32 gradients: rounding to bf16 is coarser than the differences */
+        CHECK(gradcheck(s, &term, 1, &desc, &feed, 1, 64, NULL) == GCKPT_OK);
+        gckpt_plan_free(p);
 
         desc.mode = GCKPT_INFERENCE;
         p = gckpt_plan_new(g, &term, 1, &desc);
-        e = gckpt_exec_new(p, s, NULL);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, &feed, 1, 64, &report) == GCKPT_OK && report.count > 0);
         util_free(e, p, NULL, NULL);
 

@@ -25,13 +25,13 @@ all_in_kb=860
 # Each set is a kind of program: the parts that it omits, its description, and the most KB of .text that the rest may
 # have (gcc -O2, x86-64).
 sets="gpt tuning firmware"
-gpt="TILES CHECK EXPORT NOTES FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES QUANT BF16"
+gpt="TILES EXPORT NOTES FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES QUANT BF16"
 gpt_is="A GPT trained in fp32, within a budget"
 gpt_kb=552
-tuning="TILES CHECK EXPORT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
+tuning="TILES EXPORT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: quantised weights, LoRA, files, generation"
 tuning_kb=605
-firmware="TILES CHECK EXPORT FILES NOTES FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS FETCH CACHES DEBUG QUANT BF16"
+firmware="TILES EXPORT FILES NOTES FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS FETCH CACHES DEBUG QUANT BF16"
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=123
 

@@ -1,5 +1,5 @@
 /* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h). Plans, splits, streams,
- * fetches, files, debug modes, gckpt_check_gradients must give the bits that the processor gives.
+ * fetches, files, debug modes, gradcheck must give the bits that the processor gives.
  * A step that does not clip waits for nothing before its first update, even if that update is then skipped.
  *
  *     build/test_backend [first seed] [graphs] */
@@ -115,6 +115,7 @@ typedef struct {
     gckpt_exec *e;
     int x, targets;
     gckpt_tensor *h;
+    gckpt_term terms[2];
 } small;
 
 typedef struct {
@@ -197,6 +198,7 @@ static small make(const setting *o, int wanted)
     if (o->optimiser != GCKPT_CUSTOM_OPTIMISER)
         d.custom_state = 0;
     m.x = gckpt_id(x), m.targets = gckpt_id(t);
+    memcpy(m.terms, terms, sizeof m.terms);
     m.p = gckpt_plan_new(m.g, terms, 2, &d);
     CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
     gckpt_exec_desc x_desc = { .backend = o->backend, .custom_optimiser = own_optimiser, .debug = o->debug,
@@ -444,10 +446,10 @@ static void test_one_store(void)
     }
 }
 
-/* Reads a store file while an executor exists; the results of gckpt_check_gradients must be those of the processor. */
+/* Reads a store file while an executor exists; the results of gradcheck must be those of the processor. */
 static void test_tools(void)
 {
-    gckpt_check check[2];
+    gradcheck_result check[2];
     uint64_t hash[2];
     for (int way = 0; way < 2; way++) {
         setting o = { .backend = way ? tested[1] : NULL };
@@ -460,7 +462,8 @@ static void test_tools(void)
         CHECK(gckpt_store_read(m.s, file_read, &f, f.size, NULL) == GCKPT_OK);
         small_step(&m, 2, 0);
         hash[way] = gckpt_store_hash(m.s);
-        gckpt_check_gradients(m.e, feeds, 2, ROWS, &check[way]);
+        const gckpt_plan_desc desc = { .batch = ROWS, .backend = o.backend };
+        gradcheck(m.s, m.terms, 2, &desc, feeds, 2, ROWS, &check[way]);
         CHECK(gckpt_store_hash(m.s) == hash[way]);
         small_step(&m, 3, 0.5f);
         hash[way] ^= gckpt_store_hash(m.s);

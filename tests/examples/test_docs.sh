@@ -41,7 +41,7 @@ blocks()
 }
 
 {
-    printf '#include "gradckpt.h"\n#include "layers.h"\n#include "tests/golden/cnn.h"\nint main(void)\n{\n'
+    printf '#include "gradckpt.h"\n#include "gradcheck.h"\n#include "layers.h"\n#include "tests/golden/cnn.h"\nint main(void)\n{\n'
     printf 'static float x_data[512][64], logits[512][10];\nstatic int32_t y_data[512];\n'
     printf 'for (int i = 0; i < 32768; i++)\n    x_data[i / 64][i %% 64] = (float)(i * 7 %% 31) / 31;\n'
     printf 'for (int i = 0; i < 512; i++)\n    y_data[i] = i %% 10;\n'
@@ -75,7 +75,7 @@ END
     printf 'return !ok;\n}\n'
 } > "$work/pytorch.c"
 blocks text > "$work/pytorch.text"
-check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
+check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch" -lm
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
 

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "examples/adapters.h"
 #include "examples/dataset.h"
+#include "examples/gradcheck.h"
 #include "examples/teacher.h"
 #include "golden/preference.h"
 #include "util.h"
@@ -418,8 +419,8 @@ static void test_ops(void)
         sum += (y < 0 ? -1 : 1) * (1 - q) / (1 + q);
     }
     CHECK_MSG(!apart(report.loss, sum / 8, 1e-5), "loss %.9g, not %.9g", report.loss, sum / 8);
-    gckpt_check check;
-    CHECK_MSG(gckpt_check_gradients(e, feeds, 2, N, &check) == GCKPT_OK, "%s", gckpt_error_text(e));
+    gradcheck_result check;
+    CHECK_MSG(gradcheck(s, &term, 1, NULL, feeds, 2, N, &check) == GCKPT_OK, "%s", check.text);
     CHECK(gckpt_apply(&preference_taken, in, 2, &from[0], sizeof from[0]) == NULL &&
           strstr(gckpt_error_text(g), "taken: x") != NULL);
     util_free(e, p, g, s);

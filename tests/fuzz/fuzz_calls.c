@@ -1104,26 +1104,6 @@ static void positions(int command)
     else
         MUST(gckpt_position(execs[i].e) == at, "a rewind that was refused moved");
 }
-static void checks(int command)
-{
-    const int i = find_exec();
-    if (i < 0 || execs[i].of.feeds < 0)
-        return;
-    exec_slot *x = &execs[i];
-    gckpt_feed f[FEEDS];
-    gckpt_check check;
-    const int n = feeds_of(x, f);
-    gckpt_store *s = stores[x->of.store].s;
-    const uint64_t before = store_digest(s, VALUES);
-    const int64_t rows = rows_of(x);
-    if (rows > NET_ROWS)
-        return;
-    const gckpt_result r = gckpt_check_gradients(x->e, f, n, rows, &check);
-    check_result(command, x->e, r);
-    x->steps = -1000, x->under_way = 0;
-    MUST(store_digest(s, VALUES) == before, "check_gradients (%s) changed the store",
-         gckpt_error_text(x->e));
-}
 
 /* ---- stores: values, files ---- */
 static void settings(int command)
@@ -1488,7 +1468,7 @@ static const struct {
     { plan_params, 11, A_PLAN, "plan_params" },
     { fetch_values, 12, AN_EXECUTOR, "fetch, collect" },
     { positions, 13, AN_EXECUTOR, "rewind" },
-    { checks, 14, AN_EXECUTOR, "check_gradients" },
+    { step, 4, AN_EXECUTOR, "" },
     { settings, 15, A_STORE, "freeze, group, reset, ranks, notes" },
     { settings, 15, A_STORE, "" },
     { pack, 16, A_STORE, "pack" },

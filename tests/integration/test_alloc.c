@@ -1,4 +1,4 @@
-/* test_alloc.c - a complete use of the library (store, graph, plans, step, gradient check, save and load), once for
+/* test_alloc.c - a complete use of the library (store, graph, plans, step, gradients, save and load), once for
  * every n, while allocation number n fails. Each time the call must return an error, nothing may leak and the weights
  * must be unchanged. The same use then runs without any heap, with all objects in blocks of memory that are a little
  * too small, and in blocks that suffice. */
@@ -15,7 +15,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 
 /* Uses the library from the first call to the last with the given memory. Returns 1 if every call succeeded, 0 if one
  * returned an error. */
-static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
+static int lifecycle(const gckpt_memory *memory, gckpt_mode mode)
 {
     static float x[4 * 6], y[4 * 6];
     static char names[3][4] = { "w0", "w1", "w0" };     /* the third layer shares the weight of the first */
@@ -60,9 +60,8 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
         uint64_t hash = gckpt_store_hash(s);
         CHECK(gckpt_collect(e, gckpt_id(in), 1, dx, 4 * 6) == GCKPT_OK);
         CHECK(gckpt_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK && gckpt_store_hash(s) == hash);
-        worked = !check || gckpt_check_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK;
         saved.size = saved.at = 0;
-        worked = worked && gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK;
+        worked = gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK;
         worked = worked && gckpt_store_read(s, file_read, &saved, saved.size, NULL) == GCKPT_OK;
         CHECK(worked || gckpt_error(s) == GCKPT_E_MEMORY || gckpt_error(e) == GCKPT_E_MEMORY);
         CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
@@ -78,7 +77,7 @@ static void every_allocation(gckpt_mode mode)
     gckpt_memory memory = heap_memory(&h);
     for (long n = 1; !worked && n < 2000; n++) {
         h = (heap){ .fail_at = n };
-        worked = lifecycle(&memory, mode, 1);
+        worked = lifecycle(&memory, mode);
         CHECK_MSG(h.live == 0 && h.blocks == 0, "mode %d, allocation %ld failing: %lu bytes leaked", (int)mode, n,
                   (unsigned long)h.live);
         CHECK(h.wrong_sizes == 0);
@@ -103,7 +102,7 @@ static void blocks(void)
                 memory[i].size = i == small ? size : sizeof room.bytes[i];
             }
             memset(room.bytes[small], 0x77, sizeof room.bytes[small]);
-            int good = lifecycle(memory, GCKPT_SEGMENTS, 0);
+            int good = lifecycle(memory, GCKPT_SEGMENTS);
             CHECK(!worked || good);
             worked = good;
             refused += !good;

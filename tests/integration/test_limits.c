@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "examples/gradcheck.h"
 #include "examples/print.h"
 #include "util.h"
 
@@ -769,13 +770,13 @@ static void index_inputs(void)
         gckpt_term terms[2] = { { loss[k][0], 1, 0 }, { loss[k][1], 0.5f, 0 } };
         gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_report report = { 0, 0, 0, 0 };
-        gckpt_check check = { 1, 1, 0, 0, NULL };
+        gradcheck_result check;
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         CHECK_MSG(gckpt_step(e, feeds, 4, BATCH, &hyper, &report) == GCKPT_OK && report.count == 4,
                   "%s", gckpt_error_text(e));
         memcpy(gradient[k], gckpt_fetch(e, gckpt_id(table), 1), sizeof gradient[k]);
-        CHECK(gckpt_check_gradients(e, feeds, 4, BATCH, &check) == GCKPT_OK && check.worst < 0.01);
+        CHECK(gradcheck(s, terms, 2, &desc, feeds, 4, BATCH, &check) == GCKPT_OK && check.worst < 0.01);
         static const struct {
             int input, value;
             const char *text; /* expected error text, or NULL if the plan runs */

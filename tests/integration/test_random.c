@@ -5,6 +5,7 @@
  *     build/test_random [first seed] [graphs] */
 #include "gradckpt.h"
 
+#include "examples/gradcheck.h"
 #include "net.h"
 #include <math.h>
 
@@ -217,19 +218,16 @@ static int hidden; /* number of graphs of which some gradient could not be check
 static void check_gradients(unsigned seed, int64_t count)
 {
     gckpt_plan_desc d = { .mode = GCKPT_SQRT, .backend = RANDOM_BACKEND(1) };
-    gckpt_exec_desc x = { .backend = d.backend };
     gckpt_feed f[NET_FEEDS];
+    gradcheck_result check;
     build(seed, 0);
-    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
-    gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
-    gckpt_result result = gckpt_check_gradients(e, f, net_feed(NULL, 0, f), net.batch, NULL);
+    const int feeds = net_feed(NULL, 0, f);
+    gckpt_result result = gradcheck(net.s, net.term, net.terms, &d, f, feeds, net.batch, &check);
     hidden += result == GCKPT_UNRESOLVED; /* some gradients are so small (1e-7 of the loss) that rounding hides them */
     if (count == 0)
-        CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "no row has a target >= 0"), "seed %u: %s", seed,
-                  gckpt_error_text(e));
+        CHECK_MSG(result == GCKPT_E_DATA && strstr(check.text, "no row has a target >= 0"), "seed %u: %s", seed, check.text);
     else
-        CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));
-    util_free(e, p, NULL, NULL);
+        CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, check.text);
     destroy();
 }
 

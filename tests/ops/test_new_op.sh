@@ -44,6 +44,7 @@ check "the headers" generate
 cat > "$tree/train.c" << 'EOF'
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "examples/gradcheck.h"
 #include "tests/check.h" /* checks the plan: what the op reads is known from tests/unary.h */
 #include <math.h>
 
@@ -67,7 +68,8 @@ static void train(gckpt_isa isa, double *norm)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, &desc);
     CHECK_MSG(p && e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
-    CHECK_MSG(gckpt_check_gradients(e, feeds, 2, 6, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    gradcheck_result check;
+    CHECK_MSG(gradcheck(s, &term, 1, NULL, feeds, 2, 6, &check) == GCKPT_OK, "%s", check.text);
     CHECK(gckpt_step(e, feeds, 2, 6, &hyper, &report) == GCKPT_OK);
     *norm = report.grad_norm;
     gckpt_exec_free(e);

@@ -7,6 +7,7 @@
  * evaluates the reference. Every op here takes a pair of a tensor and a reference value, of which one is NULL, and
  * returns such a pair. Compile with ref.c and -lm. */
 #include "gradckpt.h"
+#include "examples/gradcheck.h"
 #include "util.h"
 #include "ref.h"
 #include <math.h>
@@ -2454,7 +2455,7 @@ static void test_detach(void)
               bytes[1], bytes[0]);
 }
 
-/* Tests gckpt_check_gradients: it reports a small error for correct gradients, and restores the weights. */
+/* Tests gradcheck: it reports a small error for correct gradients, and restores the weights. */
 static void test_check_gradients(void)
 {
     static const test_case nets[] = {
@@ -2468,31 +2469,29 @@ static void test_check_gradients(void)
         gckpt_graph *graph = gckpt_graph_new(store, NULL);
         net n;
         gckpt_feed feeds[24];
-        gckpt_check check;
+        gradcheck_result check;
         uint64_t before;
         net_start(&n, &nets[i], 0);
         net_build(&n, graph, nets[i].batch);
         set_parameters(&n, store);
-        gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, NULL);
-        gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
         int n_feeds = make_feeds(&n, 0, feeds);
         before = gckpt_store_hash(store);
-        gckpt_result result = gckpt_check_gradients(exec, feeds, n_feeds, nets[i].batch, &check);
-        CHECK_MSG(result == GCKPT_OK, "%s: %s", nets[i].name, gckpt_error_text(exec));
-        CHECK_MSG(check.worst > 0 && check.worst < 0.01, "%s: worst %g (%s)", nets[i].name,
-                  check.worst, gckpt_error_text(exec));
+        const gckpt_plan_desc desc = { .batch = nets[i].batch };
+        gckpt_result result = gradcheck(store, n.terms, n.n_terms, &desc, feeds, n_feeds, nets[i].batch, &check);
+        CHECK_MSG(result == GCKPT_OK, "%s: %s", nets[i].name, check.text);
+        CHECK_MSG(check.worst > 0 && check.worst < 0.01, "%s: worst %g (%s)", nets[i].name, check.worst, check.text);
         CHECK_MSG(gckpt_store_hash(store) == before && gckpt_store_step(store) == 0,
                   "%s: store changed", nets[i].name);
         if (verbose)
             printf("%-40s worst %.2g resolution %.2g\n", nets[i].name, check.worst, check.resolution);
-        util_free(exec, plan, graph, store);
+        util_free(NULL, NULL, graph, store);
         net_free(&n);
     }
 }
 
 /* Builds a graph with the loss sum(op(x w) r) and its executor, where op may have a deliberate fault. */
 static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, gckpt_store *store,
-                           gckpt_plan **plan, gckpt_feed *feeds)
+                           gckpt_term *loss, gckpt_plan **plan, gckpt_feed *feeds)
 {
     static const float data[12] = { 1, -2, 3, 0.5f, -1, 2, -0.25f, 1.5f, 1, 2, -3, 0.75f };
     const gckpt_init normal = { 0.7f, 0, 0 };
@@ -2501,18 +2500,16 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
     gckpt_tensor *a = gckpt_param(graph, "weight_a", gckpt_shape2(4, 5), normal);
     gckpt_tensor *b = gckpt_param(graph, "weight_b", gckpt_shape2(5, 2), normal);
     gckpt_tensor *h = gckpt_tanh(gckpt_linear(x, a, NULL));
-    gckpt_term loss = { NULL, 1, 0 };
     gckpt_exec *exec;
     gckpt_plan_desc desc = { .mode = mode };
     gckpt_exec_desc exec_desc = { .debug = debug };
     h = gckpt_linear(gckpt_apply(op, &h, 1, NULL, 0), b, NULL);
-    loss.loss = gckpt_sum_loss(gckpt_gelu(h));
-    *plan = gckpt_plan_new(graph, &loss, 1, &desc);
+    *loss = (gckpt_term){ gckpt_sum_loss(gckpt_gelu(h)), 1, 0 };
+    *plan = gckpt_plan_new(graph, loss, 1, &desc);
     CHECK_MSG(*plan != NULL, "%s", gckpt_error_text(graph));
     exec = gckpt_exec_new(*plan, store, &exec_desc);
     CHECK_MSG(exec != NULL, "%s", gckpt_error_text(store));
     feeds[0] = (gckpt_feed){ gckpt_id(x), data };
-    gckpt_graph_free(graph);
     return exec;
 }
 
@@ -2523,19 +2520,19 @@ static void test_bad_ops(void)
     for (int i = 0; i < 4; i++) {
         gckpt_store *store = gckpt_store_new(NULL);
         gckpt_plan *plan;
+        gckpt_term loss;
         gckpt_feed feeds[1];
         const gckpt_op *op = i == 0 ? &square_op : i == 1 ? &wrong_op : &noisy_op;
         gckpt_exec *exec = bad_net(op, i < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
-                                   i == 3 ? HASH : 0, store, &plan, feeds);
+                                   i == 3 ? HASH : 0, store, &loss, &plan, feeds);
         if (exec && i < 2) {
-            gckpt_check check;
-            gckpt_check_gradients(exec, feeds, 1, 3, &check);
+            gradcheck_result check;
+            gradcheck(store, &loss, 1, NULL, feeds, 1, 3, &check);
             CHECK_MSG(i == 0 ? check.worst > 0 && check.worst < 0.01 : check.worst > 0.02,
-                      "%s backward: worst %g (%s)", op->name, check.worst, gckpt_error_text(exec));
+                      "%s backward: worst %g (%s)", op->name, check.worst, check.text);
             /* a wrong backward shows first in the gradient of the parameter that the op's input depends on */
             if (i == 1)
-                CHECK_MSG(strstr(gckpt_error_text(exec), "weight_a") != NULL, "%s",
-                          gckpt_error_text(exec));
+                CHECK_MSG(strstr(check.text, "weight_a") != NULL, "%s", check.text);
         } else if (exec) {
             gckpt_result result = gckpt_step(exec, feeds, 1, 3, &hyper, NULL);
             CHECK_MSG(result == (i == 3 ? GCKPT_E_DATA : GCKPT_OK), "noisy: %s",
@@ -2544,7 +2541,7 @@ static void test_bad_ops(void)
                 CHECK_MSG(strstr(gckpt_error_text(exec), "noisy") != NULL, "noisy: %s",
                           gckpt_error_text(exec));
         }
-        util_free(exec, plan, NULL, store);
+        util_free(exec, plan, gckpt_graph_of(loss.loss), store);
     }
 }
 

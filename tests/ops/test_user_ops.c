@@ -4,6 +4,7 @@
 #include "gradckpt.h"
 #include "convolve.h"
 #include "examples/convolution.h"
+#include "examples/gradcheck.h"
 #include "golden/convolution.h"
 
 /* ---- the harness: an op whose forward calls `inside`, run on every kind of executor ---- */
@@ -437,9 +438,9 @@ static uint64_t train(const training *t)
     for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)
         targets[i] = (float)below(2001) / 1000.0f - 1;
     if (t->check) {
-        gckpt_check check;
-        const gckpt_result result = gckpt_check_gradients(e, feeds, 2, BATCH, &check);
-        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+        gradcheck_result check;
+        const gckpt_result result = gradcheck(s, &loss, 1, &desc, feeds, 2, BATCH, &check);
+        CHECK_MSG(result == GCKPT_OK, "%s", check.text);
     } else {
         for (int step = 0; step < 3; step++)
             CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, NULL) == GCKPT_OK, "%s",

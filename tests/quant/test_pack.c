@@ -15,6 +15,7 @@
 #ifndef GCKPT_NO_DEVICES
 #include "backend.h"
 #endif
+#include "examples/gradcheck.h"
 #include "examples/model.h"
 #include "net.h"
 
@@ -642,21 +643,17 @@ static void test_budgets(unsigned seed)
     }
 }
 
-/* Tests the gradients of trained parameters in a net with quantised weights, by gckpt_check_gradients. */
+/* Tests the gradients of trained parameters in a net with quantised weights, by finite differences. */
 static void test_gradients(unsigned seed)
 {
-    gckpt_check check;
+    gradcheck_result check;
     build(2 * seed, 0);
     pack_net(seed, 0);
     gckpt_plan_desc d = { .batch = net.batch };
-    gckpt_plan *p = plan(&d, "gradients");
-    gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
     gckpt_feed feeds[NET_FEEDS];
     int n = net_feed(NULL, 0, feeds);
-    gckpt_result result = gckpt_check_gradients(e, feeds, n, net.batch, &check);
-    CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    gckpt_result result = gradcheck(net.s, net.term, net.terms, &d, feeds, n, net.batch, &check);
+    CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, check.text);
     destroy();
 }
 

@@ -1,7 +1,7 @@
 /* test_values.c - when parameters get their initial values, and which objects may be freed first. Building a graph
  * and planning allocate no memory for values. Whichever call initialises values, in whatever order, the bits are the
  * same, and either all values are allocated or none. Calls with a const store allocate and change nothing. Plans and
- * stores may be freed before their executors. Also tests gckpt_check_gradients, which must report where rounding
+ * stores may be freed before their executors. Also tests gradcheck, which must report where rounding
  * hides an error, and never accept a wrong gradient. */
 #define INITIAL_VALUES_REFUSED
 #include "store/store.h"
@@ -9,6 +9,7 @@
 
 #include <math.h>
 
+#include "examples/gradcheck.h"
 #include "util.h"
 
 /* For builds with sanitizers: lets malloc return NULL for a size beyond the heap, as it does without a sanitizer. */
@@ -464,7 +465,7 @@ static void test_free_order(void)
     CHECK(hash[0] == hash[1]);
 }
 
-/* ---- which errors gckpt_check_gradients detects ---- */
+/* ---- which errors gradcheck detects ---- */
 static float factor; /* the gradient of the op "scaled" is its right gradient times this factor */
 
 static gckpt_result scaled_shape(gckpt_call *c)
@@ -508,9 +509,9 @@ static gckpt_op scaled_op(void)
 
 enum { CHECK_ROWS = 12, CHECK_IN = 3 };
 
-/* Calls gckpt_check_gradients for a net with the op "scaled", whose gradient is wrong by the factor `by`. kind 0 is
+/* Calls gradcheck for a net with the op "scaled", whose gradient is wrong by the factor `by`. kind 0 is
  * one layer; kind 1 is two layers with tanh; kind 2 is a bias before a norm, so that the bias has no gradient. */
-static gckpt_result check_net(int kind, float by, float target, gckpt_check *check, char text[300])
+static gckpt_result check_net(int kind, float by, float target, gradcheck_result *check, char text[300])
 {
     static float x[CHECK_ROWS * CHECK_IN], y[CHECK_ROWS];
     const gckpt_op op = scaled_op();
@@ -540,26 +541,19 @@ static gckpt_result check_net(int kind, float by, float target, gckpt_check *che
     if (kind)
         h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(wide, 1), normal));
     gckpt_term loss = { gckpt_mean_squared_error(h, want, NULL), 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
-    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2];
     feeds[0].input = gckpt_id(in), feeds[0].data = x;
     feeds[1].input = gckpt_id(want), feeds[1].data = y;
     uint64_t hash = gckpt_store_hash(s);
-    gckpt_result result = gckpt_check_gradients(e, feeds, 2, CHECK_ROWS, check);
-    CHECK_MSG(e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
-    CHECK(gckpt_error(e) == result && gckpt_store_hash(s) == hash);
-    snprintf(text, 300, "%s", gckpt_error_text(e));
-    size_t n = strlen(text);
-    snprintf(text + n, 300 - n, " [%s]", check->name ? check->name : ""); /* the executor's text */
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    gckpt_result result = gradcheck(s, &loss, 1, NULL, feeds, 2, CHECK_ROWS, check);
+    CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
+    snprintf(text, 300, "%.270s [%s]", check->text, check->name ? check->name : ""); /* the store's name */
     gckpt_graph_free(g);
     gckpt_store_free(s);
     return result;
 }
 
-/* Tests gckpt_check_gradients for gradients that are wrong by a factor. A wrong gradient is never accepted, however
+/* Tests gradcheck for gradients that are wrong by a factor. A wrong gradient is never accepted, however
  * large the loss is, and is rejected if the targets have ordinary size. A right gradient is never rejected, and is
  * accepted if the targets have ordinary size. No measured error or resolution is exactly 0. */
 static void test_check(int verbose)
@@ -570,7 +564,7 @@ static void test_check(int verbose)
     for (int kind = 0; kind < 3; kind++)
         for (int f = 0; f < 5; f++)
             for (int t = 0; t < 7; t++) {
-                gckpt_check c;
+                gradcheck_result c;
                 gckpt_result result = check_net(kind, factors[f], targets[t], &c, text);
                 if (verbose)
                     printf("%d factor %-5g target %-8g: %-6s worst %-10.3g resolution %-10.3g "
@@ -604,13 +598,13 @@ static void test_check(int verbose)
             }
 }
 
-/* Calls gckpt_check_gradients for losses whose finite differences are inexact. Kinds 0 to 3: the greater `margin`,
+/* Calls gradcheck for losses whose finite differences are inexact. Kinds 0 to 3: the greater `margin`,
  * the more certain one class is. The loss is then the logarithm of 1 plus very little, which rounds to the logarithm
  * of 1, so finite differences miss the gradient of the rest. Kind 0 is cross_entropy, 1 has weights, 2 has the
  * softmax of the logits as targets, 3 is linear_cross_entropy. Kinds 4 and 5: a tanh, whose bend is the narrower the
  * greater `margin` is; in kind 5 the loss depends almost only on the last element. */
 enum { CLASSES = 4, KINDS = 6 };
-static gckpt_result check_certain(int kind, float by, float margin, gckpt_check *check,
+static gckpt_result check_certain(int kind, float by, float margin, gradcheck_result *check,
                                   char text[300])
 {
     static float x[CHECK_ROWS * CHECK_IN], more[CLASSES], last[CLASSES * CLASSES];
@@ -646,22 +640,17 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
                            : gckpt_cross_entropy(h, want, some, 0);
     }
     gckpt_term term = { loss, 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
-    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2];
     feeds[0].input = gckpt_id(in), feeds[0].data = x;
     feeds[1].input = gckpt_id(want), feeds[1].data = y;
-    gckpt_result result = gckpt_check_gradients(e, feeds, 2, CHECK_ROWS, check);
-    CHECK_MSG(e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
-    snprintf(text, 300, "%s", gckpt_error_text(e));
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    gckpt_result result = gradcheck(s, &term, 1, NULL, feeds, 2, CHECK_ROWS, check);
+    snprintf(text, 300, "%.290s", check->text);
     gckpt_graph_free(g);
     gckpt_store_free(s);
     return result;
 }
 
-/* Tests gckpt_check_gradients with the losses of check_certain: a right gradient is never rejected, and a wrong one
+/* Tests gradcheck with the losses of check_certain: a right gradient is never rejected, and a wrong one
  * never accepted. Where no class is almost certain, and for kind 4 with any bend, the check must decide instead of
  * reporting that rounding hides the error. */
 static void test_check_certain(int verbose)
@@ -671,7 +660,7 @@ static void test_check_certain(int verbose)
     for (int kind = 0; kind < KINDS; kind++)
         for (int f = 0; f < 5; f++)
             for (int m = 0; m < 15; m++) {
-                gckpt_check c;
+                gradcheck_result c;
                 const float margin = kind >= 4 ? (float)(1 << m) : (float)(2 * m);
                 const double by = (double)factors[f], size = (double)margin;
                 const int right = f == 0;
@@ -694,76 +683,31 @@ static void test_check_certain(int verbose)
             }
 }
 
-/* Tests nets that cannot be checked: the call is refused with a reason, and nothing changes. */
+/* Tests a net that cannot be checked: the call is refused with a reason, and nothing changes. */
 static void test_check_refused(void)
 {
-    for (int early = 0; early < 2; early++) {
-        const gckpt_init init = { 0.5f, 0, 0 };
-        const float x[2] = { 1, 2 };
-        const int32_t none[2] = { -1, -1 };
-        gckpt_store *s = gckpt_store_new(NULL);
-        gckpt_graph *g = gckpt_graph_new(s, NULL);
-        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
-        gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(2));
-        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 3), init);
-        gckpt_term term = { gckpt_cross_entropy(gckpt_linear(in, w, NULL), target, NULL, 0), 1, 0 };
-        gckpt_plan_desc desc;
-        memset(&desc, 0, sizeof desc);
-        desc.update_in_backward = early;
-        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
-        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-        const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), none } };
-        uint64_t hash = gckpt_store_hash(s);
-        gckpt_result result = gckpt_check_gradients(e, feeds, 2, 2, NULL);
-        CHECK_MSG(result == (early ? GCKPT_E_ARG : GCKPT_E_DATA), "%d: %s", (int)result,
-                  gckpt_error_text(e));
-        CHECK_MSG(strstr(gckpt_error_text(e), early ? "update_in_backward" : "no row has a target >= 0"),
-                  "%s", gckpt_error_text(e));
-        CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
-    }
-}
-
-static int cancels_at(void *user, const gckpt_progress *now)
-{
-    return now != NULL && --*(long *)user == 0;
-}
-
-/* Cancels gckpt_check_gradients before each instruction: the call reports it, weights are unchanged, and the next
- * check has the same result as without. */
-static void test_check_cancelled(void)
-{
     const gckpt_init init = { 0.5f, 0, 0 };
-    const float x[2] = { 1, 2 }, y[2] = { 0.5f, -1 };
-    long left = 0;
-    gckpt_exec_desc desc = { .progress = cancels_at, .user = &left };
+    const float x[2] = { 1, 2 };
+    const int32_t none[2] = { -1, -1 };
+    gradcheck_result check;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
-    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 1));
-    gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_tanh(h), target, NULL), 1, 0 };
-    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
-    gckpt_exec *e = gckpt_exec_new(p, s, &desc);
-    const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
-    const uint64_t hash = gckpt_store_hash(s);
-    gckpt_check want, got;
-    CHECK(gckpt_check_gradients(e, feeds, 2, 2, &want) == GCKPT_OK && left < 0);
-    const long all = -left;
-    for (long k = 1; k <= all; k++) {
-        left = k;
-        const gckpt_result result = gckpt_check_gradients(e, feeds, 2, 2, &got);
-        CHECK_MSG(result == GCKPT_CANCELLED && gckpt_store_hash(s) == hash, "before %ld of %ld: %s",
-                  k, all, gckpt_error_text(e));
-    }
-    left = 0;
-    CHECK(gckpt_check_gradients(e, feeds, 2, 2, &got) == GCKPT_OK && -left == all);
-    CHECK(got.worst == want.worst && got.directions == want.directions);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(2));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 3), init);
+    gckpt_term term = { gckpt_cross_entropy(gckpt_linear(in, w, NULL), target, NULL, 0), 1, 0 };
+    const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), none } };
+    uint64_t hash = gckpt_store_hash(s);
+    gckpt_result result = gradcheck(s, &term, 1, NULL, feeds, 2, 2, &check);
+    CHECK_MSG(result == GCKPT_E_DATA && strstr(check.text, "no row has a target >= 0"), "%d: %s", (int)result,
+              check.text);
+    result = gradcheck(s, &term, 1, NULL, feeds, 1, 2, &check);
+    CHECK_MSG(result == GCKPT_E_ARG && strstr(check.text, "\"y\""), "%d: %s", (int)result, check.text);
+    CHECK(gradcheck(s, NULL, 0, NULL, feeds, 2, 2, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
+    gckpt_name(w, "renamed");
+    result = gradcheck(s, &term, 1, NULL, feeds, 2, 2, &check);
+    CHECK_MSG(result == GCKPT_E_ARG && strstr(check.text, "gckpt_name"), "%d: %s", (int)result, check.text);
     gckpt_graph_free(g);
     gckpt_store_free(s);
 }
@@ -1006,7 +950,6 @@ int main(int argc, char **argv)
     test_check(argc > 1);
     test_check_certain(argc > 1);
     test_check_refused();
-    test_check_cancelled();
     test_names();
     test_printed();
     test_initial();
