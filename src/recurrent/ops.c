@@ -34,7 +34,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     const int64_t *d = in[0].shape.d;
     gckpti_sequence s;
     memset(&s, 0, sizeof s);
-    s.call = call;
+    s.call = call, s.product = gckpti_fp32_plain;
     s.rows = d[0], s.steps = d[1], s.gates = d[2], s.units = d[2] / o->gates;
     s.state = o->gates == 4 ? 2 * s.units : s.units;
     s.p = in, s.wh = in + 1;
@@ -151,7 +151,7 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
         return;
 #endif
     (void)column, (void)term;
-    gckpti_fp32_plain(s->call, t);
+    s->product(s->call, t);
 }
 
 /* Sets a part's gates of a to chains of h wh, or of (r h) wh, for m rows; p points to the first of

@@ -26,15 +26,15 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 /* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
+    gckpti_product_fn product; /* computes products of one row, or (CUDA) of all rows */
     gckpti_cell_fn cell[2]; /* compute a row at a step, forward or backward, in 1 + before parts */
-    int before; /* gru_reset_before: the chains of n begin after r; a step has two parts */
-    int fast;   /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
+    int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
+    int fast, backward; /* fast: nonzero: items of several rows multiply panels; 0: one row, wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
     int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
     int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
-    int backward;
     int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
     float *panels;   /* fast: panels of GCKPTI_PANEL columns of that matrix, (terms,GCKPTI_PANEL) */
     float *scratch;  /* forward: state and sums of the rows of each worker */

@@ -64,8 +64,10 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    OP_WORDS(gru, cells, cells_by<3, false>) OP_WORDS(lstm, cells, cells_by<4, false>)
-    OP_WORDS(gru_reset_before, reset_before, cells_by<3, true>)
+    OP_WORDS(gru, cells, cells_by<gckpti_gru_gates_at, gckpti_gru_gate_grads_at>)
+    OP_WORDS(lstm, cells, cells_by<gckpti_lstm_gates_at, gckpti_lstm_gate_grads_at>)
+    OP_WORDS(gru_reset_before, cells, cells_by<gckpti_reset_gates_at, gckpti_new_gate_grads_at,
+                                               gckpti_new_gates_at, gckpti_reset_gate_grads_at>)
     OP_WORDS(delta_rule, delta, delta_rule_by)
 #endif
 };

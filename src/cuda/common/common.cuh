@@ -62,10 +62,11 @@ __device__ inline float warp_sum(float lane, int h = 16)
 }
 
 /* Returns the sum of n elements by a warp, in the 32 lanes of the manual's 5d: f(sum, i) returns
- * the lane's sum with element i. */
-template <class F> __device__ inline float lanes_sum(int64_t n, F f)
+ * the lane's sum with element i. A lane loads AHEAD elements at a time. */
+template <int AHEAD = 4, class F> __device__ inline float lanes_sum(int64_t n, F f)
 {
     float sum = 0.0f;
+#pragma unroll AHEAD
     for (int64_t i = threadIdx.x % 32; i < n; i += 32)
         sum = f(sum, i);
     return warp_sum(sum);

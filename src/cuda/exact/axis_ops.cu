@@ -115,36 +115,25 @@ void max_with_index(const gckpt_call *call, float *out, void *index, int k)
         for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
 }
 
-/* The gradients and indices of each line's k results. */
-struct Maxima {
-    const float *g;
-    const int32_t *index;
-    int k, accumulate;
-};
-
-__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const Maxima &m)
+/* Passes the gradient of result e, one of a line's k, to its element. */
+__device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gckpt_arg &x,
+                                const float *g, const int32_t *index, int k)
 {
-    const int64_t line = i / v.inner, at = line / v.size, place = i % v.inner;
-    for (int j = 0; j < m.k; j++) {
-        const int64_t from = (at * m.k + j) * v.inner + place;
-        if (m.index[from] == line % v.size) {
-            gckpti_put(&d[i], m.g[from], m.accumulate);
-            return;
-        }
-    }
-    if (!m.accumulate)
-        d[i] = 0.0f;
+    const int64_t at = (e / v.inner / k * v.size + index[e]) * v.inner + e % v.inner;
+    gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
 void maxima_by(const gckpt_call *call, bool backward, int k)
 {
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     const gckpt_arg *x = &call->in[0];
-    const Maxima m = { call->grad_out, (const int32_t *)call->saved, k, x->accumulate };
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
     if (!backward)
-        max_with_index(call, call->out, call->saved, k);
-    else if (x->grad)
-        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, x->grad, m);
+        return max_with_index(call, call->out, call->saved, k);
+    if (x->grad && !x->accumulate)
+        fill(call, x->grad, 0, gckpti_elements(&x->shape));
+    if (x->grad)
+        for_each<max_gradient_at>(call, v.outer * k * v.inner, v, *x, call->grad_out,
+                                  (const int32_t *)call->saved, k);
 }
 int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
 void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }

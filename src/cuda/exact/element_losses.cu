@@ -1,37 +1,29 @@
-enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
-
-/* Sums losses as one binary64 chain over rows (5e): thread 0 adds, other warps fetch the next rows.
- * Adds `each` to *count for each row except those with an ignored target. Runs as one block. */
+/* Sums losses as one binary64 chain over rows (5e). All lanes of the only warp add the same terms,
+ * while they read the next rows. Adds `each` to *count for each row except those with an ignored
+ * target. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
-    SHARED(float, part, [2][CHAIN_ROWS]);
-    SHARED(int, counted, [1]);
-    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
-    int mine = 0;
-    if (threadIdx.x == 0)
-        counted[0] = 0;
-    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
-        int now = (int)(first / CHAIN_ROWS & 1);
-        if (threadIdx.x == 0 && first >= 0) {
-            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
-#pragma unroll 16
-            for (int k = 0; k < n; k++)
-                total += (double)part[now][k];
+    enum { AHEAD = 8, STEP = 32 * AHEAD };
+    double total = sum ? *sum : 0.0;
+    int counted = 0;
+    float x[AHEAD], next[AHEAD] = {};
+    for (int64_t first = -STEP; first < rows; first += STEP) {
+        UNROLLED(k, AHEAD) {
+            const int64_t r = first + STEP + 32 * k + threadIdx.x;
+            counted += r < rows && (!target || target[r] >= 0);
+            x[k] = next[k], next[k] = r < rows ? losses[r] : -0.0f; /* which changes no sum */
         }
-        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
-            int64_t r = first + CHAIN_ROWS + k;
-            part[!now][k] = r < rows ? losses[r] : 0.0f;
-            mine += r < rows && (!target || target[r] >= 0);
-        }
-        __syncthreads();
+        UNROLL for (int k = 0; k < AHEAD && first >= 0; k++)
+            for (int lane = 0; lane < 32; lane++)
+                total += (double)__shfl_sync(0xffffffffu, x[k], lane);
     }
-    atomicAdd(&counted[0], mine);
-    __syncthreads();
+    for (int h = 16; h; h /= 2)
+        counted += __shfl_xor_sync(0xffffffffu, counted, h);
     if (threadIdx.x == 0 && sum)
         *sum = total;
     if (threadIdx.x == 0 && count)
-        *count += counted[0] * each;
+        *count += counted * each;
 }
 
 /* Adds `rows` losses in device memory to the call's sum and count, each of which may be NULL. */
@@ -39,7 +31,7 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
                 int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        run<loss_sum_kernel>(call, 1, 288, 0, losses, target, rows, each, call->loss_sum,
+        run<loss_sum_kernel>(call, 1, 32, 0, losses, target, rows, each, call->loss_sum,
             call->loss_count);
 }
 

@@ -29,7 +29,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     /* Returns the offset of the tile in C. */
     __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
     {
-        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.c_stride + (int64_t)tile_column * BN;
     }
     __device__ __forceinline__ int rows(const gckpti_product &t) const
     {
@@ -46,10 +46,11 @@ template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.c_stride : t.initial_stride;
     int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
     const float *from = t.accumulate ? t.c + corner
-                        : t.initial    ? t.initial + (int64_t)here.tile_column * BN
+                        : t.initial  ? t.initial + (int64_t)here.tile_row * BM * pitch +
+                                          (int64_t)here.tile_column * BN
                                      : NULL;
     UNROLLED(i, TM) UNROLLED(j, TN) {
         bool inside = here.y(i) < rows && here.x(j) < columns;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     int rows = here.rows(t), columns = here.columns(t);
     UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
     {
-        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        int64_t at = corner + here.y(i) * t.c_stride + here.x(j);
         if (!MIXED && j + 4 <= TN) {
             if (here.y(i) < rows)
                 write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
@@ -286,7 +287,8 @@ void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
     const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
-                        operand_of(&t->b, t->n, t->k, mixed), t->n % 4 == 0 && aligned(t->c) };
+                        operand_of(&t->b, t->n, t->k, mixed),
+                        t->c_stride % 4 == 0 && aligned(t->c) };
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);

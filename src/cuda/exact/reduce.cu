@@ -20,21 +20,15 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
- * divides each sum by `divisor`. */
+/* Sums rows of n elements, a warp a row, and divides each sum by `divisor`. */
 template <class F>
 __device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
 {
-    float sum = 0.0f;
-    for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
-        float v[8][F::VALUES] = {};
-        for (int k = 0; k < 8; k++)
-            if (i + 32 * k < end)
-                f.read(v[k], i + 32 * k);
-        for (int k = 0; k < 8; k++)
-            sum = f.add(v[k], sum);
-    }
-    sum = warp_sum(sum);
+    const float sum = lanes_sum<8>(n, [&](float all, int64_t i) {
+        float v[F::VALUES];
+        f.read(v, r * n + i);
+        return f.add(v, all);
+    });
     if (threadIdx.x % 32 == 0)
         out[r] = sum / divisor;
 }

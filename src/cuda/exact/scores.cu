@@ -100,15 +100,9 @@ struct HeadTile {
 /* Returns this block's part. Queries run backwards, so that those with most keys come first. */
 __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
-    int i = (int)blockIdx.x;
-    HeadTile p;
-    p.slice = i % a.slices;
-    i /= a.slices;
-    p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
-    i /= tiles;
-    p.head = i % a.heads;
-    p.row = i / a.heads;
-    return p;
+    const int i = (int)blockIdx.x / a.slices, tile = i % tiles, head = i / tiles;
+    return { head / a.heads, backwards ? tiles - 1 - tile : tile, head % a.heads,
+             (int)blockIdx.x % a.slices };
 }
 
 /* Loads rows first..first+63 of x (which has `rows` rows), columns e0..e0+WIDTH-1 of the head's d;

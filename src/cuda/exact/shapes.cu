@@ -1,7 +1,7 @@
 /* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
  * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
 struct Transpose {
-    Axes rest;                    /* all other axes */
+    Axes rest;                    /* all axes, of which p and q have size 1 */
     int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
@@ -35,14 +35,8 @@ void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, 
     }
     if (p == q)
         return map(call, x, Copy(), { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
-    Transpose t = { {}, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
-    for (int k = 0; k < x.n; k++) {
-        if (k == p || k == q)
-            continue;
-        t.rest.size[t.rest.n] = x.size[k];
-        t.rest.step[0][t.rest.n] = x.step[0][k];
-        t.rest.step[1][t.rest.n++] = x.step[1][k];
-    }
+    Transpose t = { x, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
+    t.rest.size[p] = t.rest.size[q] = 1;
     const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
     run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
