@@ -150,10 +150,6 @@ static int lm_check_options(void)
     if (lm.save_every > 0 && lm.save == NULL && lm.audit == NULL)
         return session_fail(2, "--save-every %lld: needs --save as well",
                             (long long)lm.save_every);
-    if (lm_optimiser.kind != LM_ADAMW && (lm.ledger != NULL || lm.audit != NULL))
-        return session_fail(2, "--optimiser %s: ledgers are of AdamW; leave --%s out",
-                            lm_optimiser_names[lm_optimiser.kind],
-                            lm.ledger != NULL ? "ledger" : "audit");
     if (lm.min_lr < 0 && lm.lr > 0)
         lm.min_lr = lm.lr;
     lm.virtual_ranks = lm.virtual_ranks > 0 ? lm.virtual_ranks : 1;
