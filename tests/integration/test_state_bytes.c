@@ -19,7 +19,8 @@ static size_t state_bytes(void *user, const char *name, int64_t rows, int64_t co
 }
 
 enum { LARGE = 50000 };
-static char arena_memory[65536], *arena; /* the executor's, of arena_bytes, if updates have a workspace */
+static char arena_memory[65536],
+    *arena; /* the executor's, of arena_bytes, if updates have a workspace */
 static size_t arena_bytes, workspace_end, large;
 
 /* Two floats for each element of a matrix and 5 bytes, and `large` bytes more for "mid.w". */
@@ -238,8 +239,8 @@ static void test_workspace(void)
             end(&t);
             h.scratch = 1, large = 0;
             t = begin(s, &h, &sized, 0);
-            CHECK_MSG(gckpt_plan_describe(t.p).arena == least || rows < ROWS || early, "%zu for %zu",
-                      gckpt_plan_describe(t.p).arena, least);
+            CHECK_MSG(gckpt_plan_describe(t.p).arena == least || rows < ROWS || early,
+                      "%zu for %zu", gckpt_plan_describe(t.p).arena, least);
             end(&t);
             large = LARGE, workspace_end = 0;
             t = begin(s, &h, &sized, 1);
@@ -252,8 +253,8 @@ static void test_workspace(void)
             t = begin(s, &h, &sized, 0); /* the least budget */
             CHECK(gckpt_plan_describe(t.p).arena > LARGE &&
                   gckpt_plan_describe(t.p).arena <= arena_bytes);
-            CHECK_MSG(gckpt_plan_describe(t.p).proven_bytes + 64 > gckpt_plan_bytes(t.p), "%zu of %zu",
-                      gckpt_plan_describe(t.p).proven_bytes, gckpt_plan_bytes(t.p));
+            CHECK_MSG(gckpt_plan_describe(t.p).proven_bytes + 64 > gckpt_plan_bytes(t.p),
+                      "%zu of %zu", gckpt_plan_describe(t.p).proven_bytes, gckpt_plan_bytes(t.p));
             end(&t);
             gckpt_store_free(s);
         }
@@ -420,6 +421,75 @@ static void test_memory(void)
     gckpt_store_free(s);
 }
 
+#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_NO_FETCH)
+/* An update that waits for a forward after the last backward, which reads the parameter for a fetch, has its workspace. */
+static void test_late_reader(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init init = { 0.5f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, IN));
+    gckpt_tensor *w = gckpt_param(g, "one.w", gckpt_shape2(IN, MID), init);
+    gckpt_tensor *v = gckpt_param(g, "mid.w", gckpt_shape2(MID, OUT), init);
+    gckpt_tensor *h = gckpt_linear(in, w, NULL), *out = gckpt_linear(h, v, NULL),
+                 *loss = gckpt_sum_loss(out);
+    gckpt_tensor *late = gckpt_linear(h, v, NULL);
+    const gckpt_term term = { loss, 1, 0 };
+    const gckpt_fetch_spec fetch = { late, 0 };
+    const struct {
+        gckpt_kind kind;
+        const gckpt_tensor *of;
+    } order[] = { { GCKPT_FORWARD, h },     { GCKPT_FORWARD, out },  { GCKPT_FORWARD, loss },
+                  { GCKPT_BACKWARD, loss }, { GCKPT_BACKWARD, out }, { GCKPT_BACKWARD, h },
+                  { GCKPT_FORWARD, late } };
+    gckpt_instruction list[7];
+    memset(list, 0, sizeof list);
+    for (int i = 0; i < 7; i++)
+        list[i].kind = order[i].kind, list[i].id = gckpt_id(order[i].of);
+    gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE,
+                          .optimiser = GCKPT_CUSTOM_OPTIMISER,
+                          .state_bytes = state_bytes,
+                          .workspace_bytes = workspace_bytes,
+                          .user = x,
+                          .update_in_backward = 1 };
+    d.schedule.instructions = list, d.schedule.count = 7;
+    d.fetch.specs = &fetch, d.fetch.count = 1;
+    large = 1000;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    arena = arena_memory + 64 - (uintptr_t)arena_memory % 64;
+    arena_bytes = gckpt_plan_describe(p).arena;
+    const gckpt_exec_desc exec = {
+        .custom_optimiser = update, .user = x, .arena = arena, .arena_size = arena_bytes
+    };
+    gckpt_exec *e = gckpt_exec_new(p, s, &exec);
+    const gckpt_feed feed = { gckpt_id(in), x[0] };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.125f);
+    CHECK_MSG(gckpt_step(e, &feed, 1, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    int waits = 0, update_at = 0;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    gckpt_instruction last = { GCKPT_UPDATE, 0 };
+    for (int i = 0; i < info.instructions; i++) {
+        gckpt_instruction now;
+        CHECK(gckpt_plan_get(p, i, &now) == GCKPT_OK);
+        waits += last.kind == GCKPT_FORWARD && now.kind == GCKPT_UPDATE;
+        update_at = now.kind == GCKPT_UPDATE ? i : update_at;
+        last = now;
+    }
+    CHECK_MSG(waits == 1, "%d updates follow a forward", waits);
+    size_t most = 0; /* bytes of the workspace of the last update */
+    for (int i = 0; i < info.buffers; i++) {
+        gckpt_buffer b;
+        CHECK(gckpt_plan_buffer(p, i, &b) == GCKPT_OK);
+        if (b.kind == GCKPT_BUFFER_WORKSPACE && b.end == update_at)
+            most = b.size > most ? b.size : most;
+    }
+    CHECK_MSG(most == workspace_bytes(x, "mid.w", MID, OUT), "%zu bytes of workspace", most);
+    large = 0;
+    util_free(e, p, g, s);
+}
+#endif
+
 int main(void)
 {
     for (int k = 0; k < STEPS; k++) {
@@ -431,6 +501,9 @@ int main(void)
     test_bits();
     test_workspace();
     test_too_large();
+#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_NO_FETCH)
+    test_late_reader();
+#endif
     test_refusals();
     test_memory();
 #ifndef GCKPT_NO_RANKS
