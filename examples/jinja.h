@@ -65,8 +65,7 @@ struct jinja_node {
 };
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* Kinds of tokens; an operator's token is its character, or JINJA_OP2 of two. */
-enum { JINJA_T_END, JINJA_T_NAME, JINJA_T_STRING, JINJA_T_INT };
+enum { JINJA_T_END, JINJA_T_NAME, JINJA_T_STRING, JINJA_T_INT, JINJA_T_OPERATOR };
 
 static inline void jinja_skip_white(jinja *j)
 {
@@ -136,7 +135,7 @@ static inline void jinja_next(jinja *j)
         if (n == 1 && strchr("+-/*%~[](){}><=.:|,", *s) == NULL)
             jinja_fail(j, "unexpected character '%.*s'",
                        (int)jinja_character(s, j->size - j->position), s);
-        j->token = n == 2 ? JINJA_OP2(s[0], s[1]) : *s;
+        j->token = JINJA_T_OPERATOR;
         j->nesting += strchr("[({", *s) != NULL ? 1 : strchr("])}", *s) != NULL ? -1 : 0;
         if (j->nesting < 0)
             jinja_fail(j, "unexpected '%c'", *s);
@@ -151,24 +150,16 @@ static inline jinja_value jinja_lexeme(const jinja *j)
     return jinja_string(j->source + j->token_at, j->token_size, 0);
 }
 
-/* Returns whether the token is a name with this text. */
-static inline int jinja_at(const jinja *j, const char *name)
+/* Returns whether the token is this name or operator. */
+static inline int jinja_at(const jinja *j, const char *text)
 {
-    const jinja_value text = jinja_lexeme(j);
-    return j->token == JINJA_T_NAME && jinja_is(&text, name);
+    const jinja_value token = jinja_lexeme(j);
+    return jinja_is(&token, text);
 }
 
-static inline int jinja_accept(jinja *j, const char *name)
+static inline int jinja_accept(jinja *j, const char *text)
 {
-    if (!jinja_at(j, name))
-        return 0;
-    jinja_next(j);
-    return 1;
-}
-
-static inline int jinja_accept_op(jinja *j, int op)
-{
-    if (j->token != op)
+    if (!jinja_at(j, text))
         return 0;
     jinja_next(j);
     return 1;
@@ -187,9 +178,11 @@ jinja_unexpected(jinja *j, const char *expected)
     jinja_fail(j, "expected %s, found %.*s", expected, JINJA_SHORT(&found));
 }
 
-static inline void jinja_expect(jinja *j, int op, const char *expected)
+/* Moves past an operator of one character; `expected` is it in quotes. */
+static inline void jinja_expect(jinja *j, const char *expected)
 {
-    if (!jinja_accept_op(j, op))
+    const char text[2] = { expected[1], 0 };
+    if (!jinja_accept(j, text))
         jinja_unexpected(j, expected);
 }
 
@@ -238,20 +231,20 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter);
 /* Parses expressions, or if `simple` names, separated by commas. Returns a single expression, or a
  * tuple if there is a comma. `end` is the operator after an explicit tuple, which may be empty. */
 static inline jinja_node *jinja_primary(jinja *j);
-static inline jinja_node *jinja_tuple(jinja *j, int simple, int end)
+static inline jinja_node *jinja_tuple(jinja *j, int simple, const char *end)
 {
     jinja_node *tuple = jinja_add(j, JINJA_MAKE_LIST, j->token_at, NULL, NULL), **last = &tuple->a;
     int commas = 0;
-    while (j->token != JINJA_T_END && j->token != end && !(simple && jinja_at(j, "in")) &&
-           j->token != '=') {
+    while (j->token != JINJA_T_END && !jinja_at(j, end) && !(simple && jinja_at(j, "in")) &&
+           !jinja_at(j, "=")) {
         *last = simple ? jinja_primary(j) : jinja_expression(j);
         last = &(*last)->next;
-        if (!jinja_accept_op(j, ','))
+        if (!jinja_accept(j, ","))
             break;
         commas = 1;
     }
     tuple->op = 1;
-    if (tuple->a == NULL && end != ')')
+    if (tuple->a == NULL && *end == 0)
         jinja_unexpected(j, "an expression");
     return commas || tuple->a == NULL ? tuple : tuple->a;
 }
@@ -282,24 +275,25 @@ static inline jinja_node *jinja_primary(jinja *j)
         jinja_next(j);
         return n;
     }
-    if (jinja_accept_op(j, '(')) {
-        n = jinja_tuple(j, 0, ')');
-        jinja_expect(j, ')', "')'");
+    if (jinja_accept(j, "(")) {
+        n = jinja_tuple(j, 0, ")");
+        jinja_expect(j, "')'");
         return n;
     }
-    const int is_dict = j->token == '{', end = is_dict ? '}' : ']';
-    if (!jinja_accept_op(j, '[') && !jinja_accept_op(j, '{'))
+    const int is_dict = jinja_at(j, "{");
+    const char *end = is_dict ? "}" : "]";
+    if (!jinja_accept(j, "[") && !jinja_accept(j, "{"))
         jinja_unexpected(j, "an expression");
     n->kind = is_dict ? JINJA_MAKE_DICT : JINJA_MAKE_LIST;
-    while (j->token != end) {
+    while (!jinja_at(j, end)) {
         *last = jinja_expression(j);
         last = &(*last)->next;
         if (is_dict) {
-            jinja_expect(j, ':', "':'");
+            jinja_expect(j, "':'");
             *last = jinja_expression(j);
             last = &(*last)->next;
         }
-        if (!jinja_accept_op(j, ',') && j->token != end)
+        if (!jinja_accept(j, ",") && !jinja_at(j, end))
             jinja_unexpected(j, is_dict ? "',' or '}'" : "',' or ']'");
     }
     jinja_next(j);
@@ -311,20 +305,18 @@ static inline jinja_node *jinja_primary(jinja *j)
 static inline jinja_node *jinja_parse_arguments(jinja *j)
 {
     jinja_node *first = NULL, **last = &first;
-    while (j->token != ')') {
+    while (!jinja_at(j, ")")) {
         jinja_node *n = jinja_add(j, JINJA_CONSTANT, j->token_at, NULL, NULL);
-        n->op = j->token == '*' || j->token == JINJA_OP2('*', '*') ? j->token : 0;
-        if (n->op != 0)
-            jinja_next(j);
+        n->op = jinja_accept(j, "*") ? '*' : jinja_accept(j, "**");
         n->a = jinja_expression(j);
-        if (j->token == '=' && n->a->kind == JINJA_NAME && n->op == 0) {
+        if (jinja_at(j, "=") && n->a->kind == JINJA_NAME && n->op == 0) {
             jinja_next(j);
             n->b = n->a;
             n->a = jinja_expression(j);
         }
         *last = n;
         last = &n->next;
-        if (!jinja_accept_op(j, ',') && j->token != ')')
+        if (!jinja_accept(j, ",") && !jinja_at(j, ")"))
             jinja_unexpected(j, "',' or ')'");
     }
     jinja_next(j);
@@ -335,7 +327,7 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
 {
     for (;;) {
         const size_t at = j->token_at;
-        if (jinja_accept_op(j, '.')) {
+        if (jinja_accept(j, ".")) {
             if (j->token == JINJA_T_INT) {
                 n = jinja_add(j, JINJA_ITEM, at, n, jinja_primary(j));
                 continue;
@@ -343,18 +335,18 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
             jinja_node *name = jinja_name(j, JINJA_ATTRIBUTE, "a name");
             name->a = n;
             n = name;
-        } else if (jinja_accept_op(j, '[')) {
-            jinja_node *first = j->token != ':' ? jinja_expression(j) : NULL;
-            n = jinja_add(j, j->token == ':' ? JINJA_SLICE : JINJA_ITEM, at, n, first);
-            if (jinja_accept_op(j, ':')) {
-                n->c = j->token != ']' && j->token != ':' ? jinja_expression(j) : NULL;
-                n->op = jinja_accept_op(j, ':') && j->token != ']';
-                if (n->op && (first != NULL || n->c != NULL || !jinja_accept_op(j, '-') ||
+        } else if (jinja_accept(j, "[")) {
+            jinja_node *first = !jinja_at(j, ":") ? jinja_expression(j) : NULL;
+            n = jinja_add(j, jinja_at(j, ":") ? JINJA_SLICE : JINJA_ITEM, at, n, first);
+            if (jinja_accept(j, ":")) {
+                n->c = !jinja_at(j, "]") && !jinja_at(j, ":") ? jinja_expression(j) : NULL;
+                n->op = jinja_accept(j, ":") && !jinja_at(j, "]");
+                if (n->op && (first != NULL || n->c != NULL || !jinja_accept(j, "-") ||
                               jinja_expression(j)->value.whole != 1))
                     jinja_fail(j, "unknown: a slice with a step other than [::-1]");
             }
-            jinja_expect(j, ']', "']'");
-        } else if (jinja_accept_op(j, '(')) {
+            jinja_expect(j, "']'");
+        } else if (jinja_accept(j, "(")) {
             n = jinja_add(j, JINJA_CALL, at, n, jinja_parse_arguments(j));
         } else {
             return n;
@@ -366,7 +358,7 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
 static inline jinja_node *jinja_filters(jinja *j, jinja_node *n, int first)
 {
     for (;; first = 0) {
-        const int filters = first || jinja_accept_op(j, '|');
+        const int filters = first || jinja_accept(j, "|");
         if (!filters && !jinja_accept(j, "is"))
             return n;
         const int negated = !filters && jinja_accept(j, "not");
@@ -374,7 +366,7 @@ static inline jinja_node *jinja_filters(jinja *j, jinja_node *n, int first)
                                    : jinja_name(j, JINJA_TEST, "the name of a test");
         word->a = n;
         word->op = jinja_word(&word->value, filters ? '|' : '?');
-        word->b = jinja_accept_op(j, '(') ? jinja_parse_arguments(j) : NULL;
+        word->b = jinja_accept(j, "(") ? jinja_parse_arguments(j) : NULL;
         n = negated ? jinja_add(j, JINJA_NOT, word->at, word, NULL) : word;
     }
 }
@@ -384,7 +376,7 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter)
     const size_t at = j->token_at;
     jinja_node *n;
     jinja_enter(j);
-    if (jinja_accept_op(j, '-'))
+    if (jinja_accept(j, "-"))
         n = jinja_add(j, JINJA_NEGATE, at, jinja_unary(j, 0), NULL);
     else
         n = jinja_primary(j);
@@ -404,7 +396,7 @@ enum { JINJA_L_NOT = 2, JINJA_L_COMPARE = 3 };
 static inline int jinja_binary_op(jinja *j, int level)
 {
     const jinja_value text = jinja_lexeme(j);
-    if (j->token == '/' || j->token == JINJA_OP2('*', '*'))
+    if (jinja_at(j, "/") || jinja_at(j, "**"))
         jinja_fail(j, "unknown operator %.*s", JINJA_SHORT(&text));
     if (jinja_listed(jinja_levels[level], 0, &text) < 0)
         return 0;
@@ -478,7 +470,7 @@ static inline jinja_node *jinja_parse_if(jinja *j, size_t at)
 {
     jinja_node *first = NULL, **n = &first;
     for (int more = 1; more; n = &(*n)->c) {
-        *n = jinja_add(j, JINJA_IF, at, jinja_tuple(j, 0, 0), NULL);
+        *n = jinja_add(j, JINJA_IF, at, jinja_tuple(j, 0, ""), NULL);
         jinja_end_tag(j);
         (*n)->b = jinja_body(j, "elif else endif");
         at = j->token_at;
@@ -496,7 +488,7 @@ static inline jinja_node *jinja_parse_if(jinja *j, size_t at)
 /* Parses a loop: a is its target, b its values, c its condition, d its body. */
 static inline jinja_node *jinja_parse_for(jinja *j, size_t at)
 {
-    jinja_node *n = jinja_add(j, JINJA_FOR, at, jinja_tuple(j, 1, 0), NULL);
+    jinja_node *n = jinja_add(j, JINJA_FOR, at, jinja_tuple(j, 1, ""), NULL);
     if (!jinja_accept(j, "in"))
         jinja_unexpected(j, "in");
     /* the condition of a loop is no conditional expression */
@@ -508,14 +500,14 @@ static inline jinja_node *jinja_parse_for(jinja *j, size_t at)
 
 static inline jinja_node *jinja_parse_set(jinja *j, size_t at)
 {
-    jinja_node *n = jinja_add(j, JINJA_SET, at, jinja_tuple(j, 1, 0), NULL);
-    if (n->a->kind == JINJA_NAME && jinja_accept_op(j, '.')) {
+    jinja_node *n = jinja_add(j, JINJA_SET, at, jinja_tuple(j, 1, ""), NULL);
+    if (n->a->kind == JINJA_NAME && jinja_accept(j, ".")) {
         jinja_node *name = jinja_name(j, JINJA_ATTRIBUTE, "a name");
         name->a = n->a;
         n->a = name;
     }
-    if (jinja_accept_op(j, '=')) {
-        n->b = jinja_tuple(j, 0, 0);
+    if (jinja_accept(j, "=")) {
+        n->b = jinja_tuple(j, 0, "");
         jinja_end_tag(j);
         return n;
     }
@@ -541,7 +533,7 @@ static inline jinja_node *jinja_parse_macro(jinja *j, size_t at)
 {
     jinja_node *n = jinja_name(j, JINJA_DEFINE, "a name");
     n->at = at;
-    jinja_expect(j, '(', "'('");
+    jinja_expect(j, "'('");
     n->a = jinja_parse_parameters(j);
     n->b = jinja_block_of(j, "endmacro");
     const jinja_value text = jinja_string(j->source + at, j->position - at, 0),
@@ -556,7 +548,7 @@ static inline jinja_node *jinja_parse_call(jinja *j, size_t at)
 {
     jinja_node *n = jinja_add(j, JINJA_CALL_BLOCK, at, NULL, NULL);
     n->value = jinja_c_string("caller");
-    n->a = jinja_accept_op(j, '(') ? jinja_parse_parameters(j) : NULL;
+    n->a = jinja_accept(j, "(") ? jinja_parse_parameters(j) : NULL;
     n->c = jinja_expression(j);
     if (n->c->kind != JINJA_CALL)
         jinja_fail(j, "expected a call of a macro");
@@ -662,7 +654,7 @@ static inline jinja_node *jinja_body(jinja *j, const char *ends)
         }
         jinja_next(j);
         if (kind == '{') {
-            *last = jinja_add(j, JINJA_OUTPUT, at, jinja_tuple(j, 0, 0), NULL);
+            *last = jinja_add(j, JINJA_OUTPUT, at, jinja_tuple(j, 0, ""), NULL);
             jinja_end_tag(j);
         } else {
             const jinja_value name = jinja_lexeme(j);
