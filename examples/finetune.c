@@ -2150,8 +2150,7 @@ static int find_training_bytes(adapters_method method, size_t *least)
     if (error.result != GCKPT_OK) {
         const char *named = strstr(error.text, "at least ");
         if (error.result == GCKPT_E_BUDGET && named != NULL)
-            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10) +
-                     lm_optimiser.orthogonal.scratch_bytes;
+            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10);
         else
             failed = session_fail(1, "%s", error.text);
     }

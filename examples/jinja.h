@@ -65,15 +65,12 @@ struct jinja_node {
 };
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
-/* Kinds of tokens; an operator's token is its character, or JINJA_OP2 of two. */
-enum { JINJA_T_END, JINJA_T_NAME, JINJA_T_STRING, JINJA_T_INT };
+enum { JINJA_T_END, JINJA_T_NAME, JINJA_T_STRING, JINJA_T_INT, JINJA_T_OPERATOR };
 
 static inline void jinja_skip_white(jinja *j)
 {
-    size_t n;
-    while (j->position < j->size &&
-           jinja_is_white(j->source + j->position, j->size - j->position, &n))
-        j->position += n;
+    const jinja_value rest = jinja_string(j->source + j->position, j->size - j->position, 0);
+    j->position = j->size - jinja_strip(rest, 1, 0, NULL).size;
 }
 
 /* If the text at the position ends a tag, which has the last characters `closing` and '}', moves
@@ -138,7 +135,7 @@ static inline void jinja_next(jinja *j)
         if (n == 1 && strchr("+-/*%~[](){}><=.:|,", *s) == NULL)
             jinja_fail(j, "unexpected character '%.*s'",
                        (int)jinja_character(s, j->size - j->position), s);
-        j->token = n == 2 ? JINJA_OP2(s[0], s[1]) : *s;
+        j->token = JINJA_T_OPERATOR;
         j->nesting += strchr("[({", *s) != NULL ? 1 : strchr("])}", *s) != NULL ? -1 : 0;
         if (j->nesting < 0)
             jinja_fail(j, "unexpected '%c'", *s);
@@ -147,24 +144,22 @@ static inline void jinja_next(jinja *j)
     j->position += n;
 }
 
-/* Returns whether the token is a name with this text. */
-static inline int jinja_at(const jinja *j, const char *name)
+/* Returns the text of the token. */
+static inline jinja_value jinja_lexeme(const jinja *j)
 {
-    return j->token == JINJA_T_NAME && j->token_size == strlen(name) &&
-           memcmp(j->source + j->token_at, name, j->token_size) == 0;
+    return jinja_string(j->source + j->token_at, j->token_size, 0);
 }
 
-static inline int jinja_accept(jinja *j, const char *name)
+/* Returns whether the token is this name or operator. */
+static inline int jinja_at(const jinja *j, const char *text)
 {
-    if (!jinja_at(j, name))
-        return 0;
-    jinja_next(j);
-    return 1;
+    const jinja_value token = jinja_lexeme(j);
+    return jinja_is(&token, text);
 }
 
-static inline int jinja_accept_op(jinja *j, int op)
+static inline int jinja_accept(jinja *j, const char *text)
 {
-    if (j->token != op)
+    if (!jinja_at(j, text))
         return 0;
     jinja_next(j);
     return 1;
@@ -179,13 +174,15 @@ jinja_unexpected(jinja *j, const char *expected)
     j->at = j->token_at;
     if (j->token == JINJA_T_END)
         jinja_fail(j, "expected %s, found the end of the tag", expected);
-    const jinja_value found = jinja_string(j->source + j->token_at, j->token_size, 0);
+    const jinja_value found = jinja_lexeme(j);
     jinja_fail(j, "expected %s, found %.*s", expected, JINJA_SHORT(&found));
 }
 
-static inline void jinja_expect(jinja *j, int op, const char *expected)
+/* Moves past an operator of one character; `expected` is it in quotes. */
+static inline void jinja_expect(jinja *j, const char *expected)
 {
-    if (!jinja_accept_op(j, op))
+    const char text[2] = { expected[1], 0 };
+    if (!jinja_accept(j, text))
         jinja_unexpected(j, expected);
 }
 
@@ -208,7 +205,7 @@ static inline jinja_node *jinja_name(jinja *j, jinja_node_kind kind, const char 
     if (j->token != JINJA_T_NAME)
         jinja_unexpected(j, expected);
     jinja_node *n = jinja_add(j, kind, j->token_at, NULL, NULL);
-    n->value = jinja_string(j->source + j->token_at, j->token_size, 0);
+    n->value = jinja_lexeme(j);
     jinja_next(j);
     return n;
 }
@@ -234,35 +231,35 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter);
 /* Parses expressions, or if `simple` names, separated by commas. Returns a single expression, or a
  * tuple if there is a comma. `end` is the operator after an explicit tuple, which may be empty. */
 static inline jinja_node *jinja_primary(jinja *j);
-static inline jinja_node *jinja_tuple(jinja *j, int simple, int end)
+static inline jinja_node *jinja_tuple(jinja *j, int simple, const char *end)
 {
     jinja_node *tuple = jinja_add(j, JINJA_MAKE_LIST, j->token_at, NULL, NULL), **last = &tuple->a;
     int commas = 0;
-    while (j->token != JINJA_T_END && j->token != end && !(simple && jinja_at(j, "in")) &&
-           j->token != '=') {
+    while (j->token != JINJA_T_END && !jinja_at(j, end) && !(simple && jinja_at(j, "in")) &&
+           !jinja_at(j, "=")) {
         *last = simple ? jinja_primary(j) : jinja_expression(j);
         last = &(*last)->next;
-        if (!jinja_accept_op(j, ','))
+        if (!jinja_accept(j, ","))
             break;
         commas = 1;
     }
     tuple->op = 1;
-    if (tuple->a == NULL && end != ')')
+    if (tuple->a == NULL && *end == 0)
         jinja_unexpected(j, "an expression");
     return commas || tuple->a == NULL ? tuple : tuple->a;
 }
 
 static inline jinja_node *jinja_primary(jinja *j)
 {
-    static const char *const words[] = { "true", "True", "false", "False", "none", "None" };
     jinja_node *n = jinja_add(j, JINJA_CONSTANT, j->token_at, NULL, NULL), **last = &n->a;
     if (j->token == JINJA_T_NAME) {
-        for (int i = 0; i < 6; i++)
-            if (jinja_accept(j, words[i])) {
-                n->value = i < 4 ? jinja_bool(i < 2) : jinja_make(JINJA_NONE);
-                return n;
-            }
-        return jinja_name(j, JINJA_NAME, "a name");
+        const jinja_value name = jinja_lexeme(j);
+        const int word = jinja_listed("true True false False none None", 0, &name);
+        if (word < 0)
+            return jinja_name(j, JINJA_NAME, "a name");
+        n->value = word < 4 ? jinja_bool(word < 2) : jinja_make(JINJA_NONE);
+        jinja_next(j);
+        return n;
     }
     if (j->token == JINJA_T_STRING) {
         jinja_text t = { NULL, NULL, 0, 0 };
@@ -278,24 +275,25 @@ static inline jinja_node *jinja_primary(jinja *j)
         jinja_next(j);
         return n;
     }
-    if (jinja_accept_op(j, '(')) {
-        n = jinja_tuple(j, 0, ')');
-        jinja_expect(j, ')', "')'");
+    if (jinja_accept(j, "(")) {
+        n = jinja_tuple(j, 0, ")");
+        jinja_expect(j, "')'");
         return n;
     }
-    const int is_dict = j->token == '{', end = is_dict ? '}' : ']';
-    if (!jinja_accept_op(j, '[') && !jinja_accept_op(j, '{'))
+    const int is_dict = jinja_at(j, "{");
+    const char *end = is_dict ? "}" : "]";
+    if (!jinja_accept(j, "[") && !jinja_accept(j, "{"))
         jinja_unexpected(j, "an expression");
     n->kind = is_dict ? JINJA_MAKE_DICT : JINJA_MAKE_LIST;
-    while (j->token != end) {
+    while (!jinja_at(j, end)) {
         *last = jinja_expression(j);
         last = &(*last)->next;
         if (is_dict) {
-            jinja_expect(j, ':', "':'");
+            jinja_expect(j, "':'");
             *last = jinja_expression(j);
             last = &(*last)->next;
         }
-        if (!jinja_accept_op(j, ',') && j->token != end)
+        if (!jinja_accept(j, ",") && !jinja_at(j, end))
             jinja_unexpected(j, is_dict ? "',' or '}'" : "',' or ']'");
     }
     jinja_next(j);
@@ -307,20 +305,18 @@ static inline jinja_node *jinja_primary(jinja *j)
 static inline jinja_node *jinja_parse_arguments(jinja *j)
 {
     jinja_node *first = NULL, **last = &first;
-    while (j->token != ')') {
+    while (!jinja_at(j, ")")) {
         jinja_node *n = jinja_add(j, JINJA_CONSTANT, j->token_at, NULL, NULL);
-        n->op = j->token == '*' || j->token == JINJA_OP2('*', '*') ? j->token : 0;
-        if (n->op != 0)
-            jinja_next(j);
+        n->op = jinja_accept(j, "*") ? '*' : jinja_accept(j, "**");
         n->a = jinja_expression(j);
-        if (j->token == '=' && n->a->kind == JINJA_NAME && n->op == 0) {
+        if (jinja_at(j, "=") && n->a->kind == JINJA_NAME && n->op == 0) {
             jinja_next(j);
             n->b = n->a;
             n->a = jinja_expression(j);
         }
         *last = n;
         last = &n->next;
-        if (!jinja_accept_op(j, ',') && j->token != ')')
+        if (!jinja_accept(j, ",") && !jinja_at(j, ")"))
             jinja_unexpected(j, "',' or ')'");
     }
     jinja_next(j);
@@ -331,7 +327,7 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
 {
     for (;;) {
         const size_t at = j->token_at;
-        if (jinja_accept_op(j, '.')) {
+        if (jinja_accept(j, ".")) {
             if (j->token == JINJA_T_INT) {
                 n = jinja_add(j, JINJA_ITEM, at, n, jinja_primary(j));
                 continue;
@@ -339,18 +335,18 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
             jinja_node *name = jinja_name(j, JINJA_ATTRIBUTE, "a name");
             name->a = n;
             n = name;
-        } else if (jinja_accept_op(j, '[')) {
-            jinja_node *first = j->token != ':' ? jinja_expression(j) : NULL;
-            n = jinja_add(j, j->token == ':' ? JINJA_SLICE : JINJA_ITEM, at, n, first);
-            if (jinja_accept_op(j, ':')) {
-                n->c = j->token != ']' && j->token != ':' ? jinja_expression(j) : NULL;
-                n->op = jinja_accept_op(j, ':') && j->token != ']';
-                if (n->op && (first != NULL || n->c != NULL || !jinja_accept_op(j, '-') ||
+        } else if (jinja_accept(j, "[")) {
+            jinja_node *first = !jinja_at(j, ":") ? jinja_expression(j) : NULL;
+            n = jinja_add(j, jinja_at(j, ":") ? JINJA_SLICE : JINJA_ITEM, at, n, first);
+            if (jinja_accept(j, ":")) {
+                n->c = !jinja_at(j, "]") && !jinja_at(j, ":") ? jinja_expression(j) : NULL;
+                n->op = jinja_accept(j, ":") && !jinja_at(j, "]");
+                if (n->op && (first != NULL || n->c != NULL || !jinja_accept(j, "-") ||
                               jinja_expression(j)->value.whole != 1))
                     jinja_fail(j, "unknown: a slice with a step other than [::-1]");
             }
-            jinja_expect(j, ']', "']'");
-        } else if (jinja_accept_op(j, '(')) {
+            jinja_expect(j, "']'");
+        } else if (jinja_accept(j, "(")) {
             n = jinja_add(j, JINJA_CALL, at, n, jinja_parse_arguments(j));
         } else {
             return n;
@@ -362,22 +358,16 @@ static inline jinja_node *jinja_postfix(jinja *j, jinja_node *n)
 static inline jinja_node *jinja_filters(jinja *j, jinja_node *n, int first)
 {
     for (;; first = 0) {
-        if (first || jinja_accept_op(j, '|')) {
-            jinja_node *filter = jinja_name(j, JINJA_FILTER, "the name of a filter");
-            filter->a = n;
-            filter->op = jinja_word(&filter->value, JINJA_IS_FILTER);
-            filter->b = jinja_accept_op(j, '(') ? jinja_parse_arguments(j) : NULL;
-            n = filter;
-        } else if (jinja_accept(j, "is")) {
-            const int negated = jinja_accept(j, "not");
-            jinja_node *test = jinja_name(j, JINJA_TEST, "the name of a test");
-            test->a = n;
-            test->op = jinja_word(&test->value, JINJA_IS_TEST);
-            test->b = jinja_accept_op(j, '(') ? jinja_parse_arguments(j) : NULL;
-            n = negated ? jinja_add(j, JINJA_NOT, test->at, test, NULL) : test;
-        } else {
+        const int filters = first || jinja_accept(j, "|");
+        if (!filters && !jinja_accept(j, "is"))
             return n;
-        }
+        const int negated = !filters && jinja_accept(j, "not");
+        jinja_node *word = filters ? jinja_name(j, JINJA_FILTER, "the name of a filter")
+                                   : jinja_name(j, JINJA_TEST, "the name of a test");
+        word->a = n;
+        word->op = jinja_word(&word->value, filters ? '|' : '?');
+        word->b = jinja_accept(j, "(") ? jinja_parse_arguments(j) : NULL;
+        n = negated ? jinja_add(j, JINJA_NOT, word->at, word, NULL) : word;
     }
 }
 
@@ -386,7 +376,7 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter)
     const size_t at = j->token_at;
     jinja_node *n;
     jinja_enter(j);
-    if (jinja_accept_op(j, '-'))
+    if (jinja_accept(j, "-"))
         n = jinja_add(j, JINJA_NEGATE, at, jinja_unary(j, 0), NULL);
     else
         n = jinja_primary(j);
@@ -397,50 +387,24 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter)
     return n;
 }
 
-/* Levels of binary operators, from the one that binds least. */
-enum {
-    JINJA_L_OR,
-    JINJA_L_AND,
-    JINJA_L_NOT,
-    JINJA_L_COMPARE,
-    JINJA_L_SUM,
-    JINJA_L_CONCAT,
-    JINJA_L_PRODUCT,
-    JINJA_LEVELS
-};
+/* Binary operators by level, from the one that binds least; `not` is a level of its own. */
+static const char *const jinja_levels[] = { "or",  "and", "",       "in not == != <= >= < >",
+                                            "+ -", "~",   "* % //", NULL };
+enum { JINJA_L_NOT = 2, JINJA_L_COMPARE = 3 };
 
 /* Moves past a binary operator of a level. Returns it, or 0. */
 static inline int jinja_binary_op(jinja *j, int level)
 {
-    static const struct {
-        int level, op;
-        const char *word;
-    } all[] = { { JINJA_L_OR, JINJA_OP_OR, "or" },
-                { JINJA_L_AND, JINJA_OP_AND, "and" },
-                { JINJA_L_COMPARE, JINJA_OP_IN, "in" },
-                { JINJA_L_COMPARE, JINJA_OP_NOT_IN, "not" },
-                { JINJA_L_COMPARE, JINJA_OP2('=', '='), NULL },
-                { JINJA_L_COMPARE, JINJA_OP2('!', '='), NULL },
-                { JINJA_L_COMPARE, JINJA_OP2('<', '='), NULL },
-                { JINJA_L_COMPARE, JINJA_OP2('>', '='), NULL },
-                { JINJA_L_COMPARE, '<', NULL },
-                { JINJA_L_COMPARE, '>', NULL },
-                { JINJA_L_SUM, '+', NULL },
-                { JINJA_L_SUM, '-', NULL },
-                { JINJA_L_CONCAT, '~', NULL },
-                { JINJA_L_PRODUCT, '*', NULL },
-                { JINJA_L_PRODUCT, '%', NULL },
-                { JINJA_L_PRODUCT, JINJA_OP2('/', '/'), NULL } };
-    if (j->token == '/' || j->token == JINJA_OP2('*', '*'))
-        jinja_fail(j, "unknown operator %s", j->token == '/' ? "/" : "**");
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].level == level &&
-            (all[i].word != NULL ? jinja_accept(j, all[i].word) : jinja_accept_op(j, all[i].op))) {
-            if (all[i].op == JINJA_OP_NOT_IN && !jinja_accept(j, "in"))
-                jinja_unexpected(j, "in");
-            return all[i].op;
-        }
-    return 0;
+    const jinja_value text = jinja_lexeme(j);
+    if (jinja_at(j, "/") || jinja_at(j, "**"))
+        jinja_fail(j, "unknown operator %.*s", JINJA_SHORT(&text));
+    if (jinja_listed(jinja_levels[level], 0, &text) < 0)
+        return 0;
+    jinja_next(j);
+    const int op = text.size == 1 ? text.text[0] : JINJA_OP2(text.text[0], text.text[1]);
+    if (op == JINJA_OP_NOT_IN && !jinja_accept(j, "in"))
+        jinja_unexpected(j, "in");
+    return op;
 }
 
 /* Parses binary operators of a level and above, and the operator not. */
@@ -448,7 +412,7 @@ static inline jinja_node *jinja_binary(jinja *j, int level)
 {
     size_t at = j->token_at;
     jinja_node *n;
-    if (level == JINJA_LEVELS)
+    if (jinja_levels[level] == NULL)
         return jinja_unary(j, 1);
     if (level == JINJA_L_NOT && jinja_accept(j, "not")) {
         jinja_enter(j);
@@ -506,7 +470,7 @@ static inline jinja_node *jinja_parse_if(jinja *j, size_t at)
 {
     jinja_node *first = NULL, **n = &first;
     for (int more = 1; more; n = &(*n)->c) {
-        *n = jinja_add(j, JINJA_IF, at, jinja_tuple(j, 0, 0), NULL);
+        *n = jinja_add(j, JINJA_IF, at, jinja_tuple(j, 0, ""), NULL);
         jinja_end_tag(j);
         (*n)->b = jinja_body(j, "elif else endif");
         at = j->token_at;
@@ -524,7 +488,7 @@ static inline jinja_node *jinja_parse_if(jinja *j, size_t at)
 /* Parses a loop: a is its target, b its values, c its condition, d its body. */
 static inline jinja_node *jinja_parse_for(jinja *j, size_t at)
 {
-    jinja_node *n = jinja_add(j, JINJA_FOR, at, jinja_tuple(j, 1, 0), NULL);
+    jinja_node *n = jinja_add(j, JINJA_FOR, at, jinja_tuple(j, 1, ""), NULL);
     if (!jinja_accept(j, "in"))
         jinja_unexpected(j, "in");
     /* the condition of a loop is no conditional expression */
@@ -536,14 +500,14 @@ static inline jinja_node *jinja_parse_for(jinja *j, size_t at)
 
 static inline jinja_node *jinja_parse_set(jinja *j, size_t at)
 {
-    jinja_node *n = jinja_add(j, JINJA_SET, at, jinja_tuple(j, 1, 0), NULL);
-    if (n->a->kind == JINJA_NAME && jinja_accept_op(j, '.')) {
+    jinja_node *n = jinja_add(j, JINJA_SET, at, jinja_tuple(j, 1, ""), NULL);
+    if (n->a->kind == JINJA_NAME && jinja_accept(j, ".")) {
         jinja_node *name = jinja_name(j, JINJA_ATTRIBUTE, "a name");
         name->a = n->a;
         n->a = name;
     }
-    if (jinja_accept_op(j, '=')) {
-        n->b = jinja_tuple(j, 0, 0);
+    if (jinja_accept(j, "=")) {
+        n->b = jinja_tuple(j, 0, "");
         jinja_end_tag(j);
         return n;
     }
@@ -554,18 +518,14 @@ static inline jinja_node *jinja_parse_set(jinja *j, size_t at)
     return n;
 }
 
-/* Parses the parameters of a macro, after the opening parenthesis. */
+/* Parses the parameters of a macro, after the opening parenthesis: names, as a of each node, or as b
+ * those with a default value, a. */
 static inline jinja_node *jinja_parse_parameters(jinja *j)
 {
-    jinja_node *first = NULL, **last = &first;
-    while (j->token != ')') {
-        *last = jinja_name(j, JINJA_NAME, "a parameter");
-        (*last)->a = jinja_accept_op(j, '=') ? jinja_expression(j) : NULL;
-        last = &(*last)->next;
-        if (!jinja_accept_op(j, ',') && j->token != ')')
-            jinja_unexpected(j, "',' or ')'");
-    }
-    jinja_next(j);
+    jinja_node *first = jinja_parse_arguments(j);
+    for (jinja_node *n = first; n != NULL; n = n->next)
+        if (n->op != 0 || (n->b == NULL && n->a->kind != JINJA_NAME))
+            jinja_fail(j, "expected the name of a parameter");
     return first;
 }
 
@@ -573,7 +533,7 @@ static inline jinja_node *jinja_parse_macro(jinja *j, size_t at)
 {
     jinja_node *n = jinja_name(j, JINJA_DEFINE, "a name");
     n->at = at;
-    jinja_expect(j, '(', "'('");
+    jinja_expect(j, "'('");
     n->a = jinja_parse_parameters(j);
     n->b = jinja_block_of(j, "endmacro");
     const jinja_value text = jinja_string(j->source + at, j->position - at, 0),
@@ -588,7 +548,7 @@ static inline jinja_node *jinja_parse_call(jinja *j, size_t at)
 {
     jinja_node *n = jinja_add(j, JINJA_CALL_BLOCK, at, NULL, NULL);
     n->value = jinja_c_string("caller");
-    n->a = jinja_accept_op(j, '(') ? jinja_parse_parameters(j) : NULL;
+    n->a = jinja_accept(j, "(") ? jinja_parse_parameters(j) : NULL;
     n->c = jinja_expression(j);
     if (n->c->kind != JINJA_CALL)
         jinja_fail(j, "expected a call of a macro");
@@ -608,31 +568,25 @@ static inline jinja_node *jinja_parse_filter(jinja *j, size_t at)
 
 static inline jinja_node *jinja_statement(jinja *j, size_t at)
 {
-    static const struct {
-        const char *name;
-        jinja_node *(*parse)(jinja *j, size_t at);
-    } tags[] = { { "if", jinja_parse_if },     { "for", jinja_parse_for },
-                 { "set", jinja_parse_set },   { "macro", jinja_parse_macro },
-                 { "call", jinja_parse_call }, { "filter", jinja_parse_filter } };
-    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
-        if (jinja_accept(j, tags[i].name))
-            return tags[i].parse(j, at);
+    static const char known[] = "if for set macro call filter generation break continue";
+    static jinja_node *(*const parse[])(
+        jinja * j, size_t at) = { jinja_parse_if,    jinja_parse_for,  jinja_parse_set,
+                                  jinja_parse_macro, jinja_parse_call, jinja_parse_filter };
+    enum { PARSED = sizeof parse / sizeof *parse };
+    const jinja_value name = jinja_lexeme(j);
+    const int tag = jinja_listed(known, 0, &name);
+    if (tag < 0)
+        jinja_fail(j, "unknown tag {%% %.*s %%}; known are %s", JINJA_SHORT(&name), known);
+    jinja_next(j);
+    if (tag < PARSED)
+        return parse[tag](j, at);
     jinja_node *n =
-        jinja_add(j, jinja_at(j, "break") ? JINJA_BREAK : JINJA_CONTINUE, at, NULL, NULL);
-    if (jinja_accept(j, "generation")) {
-        n->kind = JINJA_GENERATION;
+        jinja_add(j, (jinja_node_kind)(JINJA_GENERATION + tag - PARSED), at, NULL, NULL);
+    if (n->kind == JINJA_GENERATION)
         n->a = jinja_block_of(j, "endgeneration");
-        return n;
-    }
-    if (jinja_accept(j, "break") || jinja_accept(j, "continue")) {
+    else
         jinja_end_tag(j);
-        return n;
-    }
-    const jinja_value name = jinja_string(j->source + j->token_at, j->token_size, 0);
-    jinja_fail(j,
-               "unknown tag {%% %.*s %%}; known are if for set macro call filter generation break "
-               "continue",
-               JINJA_SHORT(&name));
+    return n;
 }
 
 /* Parses text up to the next tag, and omits white space at its end as the tag demands. Returns its
@@ -640,34 +594,27 @@ static inline jinja_node *jinja_statement(jinja *j, size_t at)
 static inline jinja_node *jinja_parse_text(jinja *j)
 {
     const size_t first = j->position;
-    size_t end = first, n;
+    size_t end = first;
     while (end < j->size &&
            (j->source[end] != '{' ||
             (j->source[end + 1] != '{' && j->source[end + 1] != '%' && j->source[end + 1] != '#')))
         end++;
     j->position = end;
+    jinja_value text = jinja_string(j->source + first, end - first, 0);
     if (end < j->size && j->source[end + 2] == '-') {
-        for (size_t from = end; from > first; end = from) {
-            from--;
-            while (from > first && ((unsigned char)j->source[from] & 0xc0) == 0x80)
-                from--;
-            if (!jinja_is_white(j->source + from, end - from, &n) || from + n != end)
-                break;
-        }
+        text = jinja_strip(text, 0, 1, NULL);
     } else if (end < j->size && j->source[end + 1] != '{' && j->source[end + 2] != '+') {
-        size_t line = end;
-        while (line > first && j->source[line - 1] != '\n')
+        size_t line = text.size;
+        while (line > 0 && text.text[line - 1] != '\n')
             line--;
-        size_t at = line;
-        while (at < end && jinja_is_white(j->source + at, end - at, &n))
-            at += n;
-        if (at >= end && (line == 0 || j->source[line - 1] == '\n'))
-            end = line;
+        const jinja_value blanks = jinja_part(text, line, text.size - line);
+        if (first + line == 0 || j->source[first + line - 1] == '\n')
+            text.size -= jinja_strip(blanks, 1, 0, NULL).size == 0 ? blanks.size : 0;
     }
-    if (end == first)
+    if (text.size == 0)
         return NULL;
     jinja_node *node = jinja_add(j, JINJA_TEXT, first, NULL, NULL);
-    node->value = jinja_string(j->source + first, end - first, 0);
+    node->value = text;
     return node;
 }
 
@@ -707,17 +654,13 @@ static inline jinja_node *jinja_body(jinja *j, const char *ends)
         }
         jinja_next(j);
         if (kind == '{') {
-            *last = jinja_add(j, JINJA_OUTPUT, at, jinja_tuple(j, 0, 0), NULL);
+            *last = jinja_add(j, JINJA_OUTPUT, at, jinja_tuple(j, 0, ""), NULL);
             jinja_end_tag(j);
         } else {
-            for (const char *end = ends; end != NULL && *end != 0; end += *end == ' ') {
-                const size_t n = strcspn(end, " ");
-                if (j->token == JINJA_T_NAME && j->token_size == n &&
-                    memcmp(j->source + j->token_at, end, n) == 0) {
-                    j->depth--;
-                    return first;
-                }
-                end += n;
+            const jinja_value name = jinja_lexeme(j);
+            if (ends != NULL && j->token == JINJA_T_NAME && jinja_listed(ends, 0, &name) >= 0) {
+                j->depth--;
+                return first;
             }
             *last = jinja_statement(j, at);
         }
@@ -799,12 +742,13 @@ static inline jinja_value jinja_call_macro(jinja *j, const jinja_value *macro,
     lists[0].size = lists[1].size = 0;
     lists[0].is_tuple = JINJA_TUPLE;
     for (const jinja_node *p = macro->node->a; p != NULL; p = p->next, i++) {
-        const size_t k = jinja_find_argument(a, i, &p->value);
+        const jinja_value name = p->b != NULL ? p->b->value : p->a->value;
+        const size_t k = jinja_find_argument(a, i, &name);
         used[k] = 1;
-        jinja_assign(j, s, p->value,
+        jinja_assign(j, s, name,
                      k < a->count   ? a->at[k]
-                     : p->a != NULL ? jinja_eval(j, p->a, s)
-                                    : jinja_undefined(p->value.text, p->value.size));
+                     : p->b != NULL ? jinja_eval(j, p->a, s)
+                                    : jinja_undefined(name.text, name.size));
     }
     for (size_t k = 0; k < a->count; k++) {
         jinja_value *list = &lists[k >= a->given];
@@ -842,7 +786,7 @@ static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope 
     if (callee.kind == JINJA_MACRO)
         return jinja_call_macro(j, &callee, &a, caller);
     if (callee.kind == JINJA_FUNCTION)
-        return jinja_apply(j, (int)callee.whole, JINJA_IS_METHOD, &of, &a);
+        return jinja_apply(j, (int)callee.whole, '.', &of, &a);
     if (n->a->kind == JINJA_ATTRIBUTE)
         jinja_fail(j, "unknown method '%.*s' of %s", JINJA_SHORT(name), jinja_kind_name(of.kind));
     jinja_fail(j, "unknown function '%.*s'", JINJA_SHORT(name));
@@ -850,21 +794,24 @@ static inline jinja_value jinja_call(jinja *j, const jinja_node *n, jinja_scope 
 
 static inline jinja_value jinja_eval_list(jinja *j, const jinja_node *n, jinja_scope *s)
 {
-    size_t count = 0, k = 0;
+    const int is_dict = n->kind == JINJA_MAKE_DICT;
+    size_t count = 0;
     for (const jinja_node *i = n->a; i != NULL; i = i->next)
         count++;
-    const int is_dict = n->kind == JINJA_MAKE_DICT;
     jinja_value to = jinja_list(j, is_dict ? JINJA_DICT : JINJA_LIST, is_dict ? count / 2 : count);
     to.is_tuple = n->op;
-    for (const jinja_node *i = n->a; !is_dict && i != NULL; i = i->next)
-        to.items[k++] = jinja_eval(j, i, s);
-    to.size = is_dict ? 0 : to.size;
-    for (const jinja_node *i = n->a; is_dict && i != NULL; i = i->next->next) {
-        const jinja_value key = jinja_eval(j, i, s), value = jinja_eval(j, i->next, s);
-        const jinja_value *found = jinja_find(j, &to, &key);
+    to.size = 0;
+    for (const jinja_node *i = n->a; i != NULL; i = i->next) {
+        const jinja_value item = jinja_eval(j, i, s);
+        if (!is_dict) {
+            to.items[to.size++] = item;
+            continue;
+        }
+        i = i->next;
+        const jinja_value value = jinja_eval(j, i, s), *found = jinja_find(j, &to, &item);
         const size_t at = found != NULL ? (size_t)(found - to.items) : 2 * to.size + 1;
         if (found == NULL)
-            to.items[2 * to.size++] = key;
+            to.items[2 * to.size++] = item;
         to.items[at] = value; /* of equal keys the last value counts */
     }
     return to;
@@ -875,7 +822,7 @@ static inline jinja_value jinja_eval_inner(jinja *j, const jinja_node *n, jinja_
     jinja_value a, b, c;
     jinja_arguments arguments;
     const jinja_value *found;
-    int word;
+    char use;
     switch (n->kind) {
     case JINJA_CONSTANT: return n->value;
     case JINJA_NAME:
@@ -883,7 +830,7 @@ static inline jinja_value jinja_eval_inner(jinja *j, const jinja_node *n, jinja_
         if (found != NULL)
             return *found;
         a = jinja_make(JINJA_FUNCTION);
-        a.whole = jinja_word(&n->value, JINJA_IS_FUNCTION);
+        a.whole = jinja_word(&n->value, '(');
         return a.whole >= 0 ? a : jinja_undefined(n->value.text, n->value.size);
     case JINJA_MAKE_LIST:
     case JINJA_MAKE_DICT: return jinja_eval_list(j, n, s);
@@ -911,8 +858,8 @@ static inline jinja_value jinja_eval_inner(jinja *j, const jinja_node *n, jinja_
     case JINJA_TEST:
         jinja_eval_arguments(j, n->b, s, &arguments);
         j->at = n->at;
-        word = n->kind == JINJA_FILTER ? JINJA_IS_FILTER : JINJA_IS_TEST;
-        return jinja_apply(j, jinja_need_word(j, n->op, word, &n->value), word, &a, &arguments);
+        use = n->kind == JINJA_FILTER ? '|' : '?';
+        return jinja_apply(j, jinja_need_word(j, n->op, use, &n->value), use, &a, &arguments);
     case JINJA_NOT: return jinja_bool(!jinja_is_true(&a));
     case JINJA_NEGATE:
         b = jinja_whole(0);

@@ -290,6 +290,21 @@ static inline int jinja_is(const jinja_value *v, const char *text)
            memcmp(v->text, text, v->size) == 0;
 }
 
+/* Returns the index of a string in a list separated by blanks, each part of which begins with the
+ * character `sign` unless that is 0; or -1. */
+static inline int jinja_listed(const char *list, char sign, const jinja_value *v)
+{
+    const size_t skip = sign != 0;
+    for (int i = 0; v->kind == JINJA_STRING && *list != 0; i++) {
+        const size_t n = strcspn(list, " ");
+        if (n == v->size + skip && (!skip || *list == sign) &&
+            memcmp(list + skip, v->text, v->size) == 0)
+            return i;
+        list += n + (list[n] != 0);
+    }
+    return -1;
+}
+
 static inline int jinja_same(const jinja_value *a, const jinja_value *b)
 {
     return a->size == b->size && memcmp(a->text, b->text, a->size) == 0;

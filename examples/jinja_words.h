@@ -7,100 +7,86 @@
 #define JINJA_WORDS_H
 #include "jinja_value.h"
 
-typedef enum {
-    JINJA_IS_FILTER = 1,
-    JINJA_IS_METHOD = 2,
-    JINJA_IS_TEST = 4,
-    JINJA_IS_FUNCTION = 8
-} jinja_use;
-
-/* The known filters, methods, tests and functions: W(ID, NAME, USE, PARAMETERS), and A for further
- * names. PARAMETERS names at most JINJA_PARAMETERS parameters; with "*" a word reads its arguments
- * itself. Words that apply to a value of any kind come first, then those of dicts, then those of
- * strings. */
-#define JINJA_WORDS(W, A)                                                                          \
-    W(TOJSON, "tojson", JINJA_IS_FILTER, "ensure_ascii indent separators")                         \
-    W(LENGTH, "length", JINJA_IS_FILTER, "")                                                       \
-    A(LENGTH, "count", JINJA_IS_FILTER, "")                                                        \
-    W(DEFAULT, "default", JINJA_IS_FILTER, "default_value boolean")                                \
-    A(DEFAULT, "d", JINJA_IS_FILTER, "default_value boolean")                                      \
-    W(JOIN, "join", JINJA_IS_FILTER, "d attribute")                                                \
-    W(LIST, "list", JINJA_IS_FILTER, "")                                                           \
-    W(FIRST, "first", JINJA_IS_FILTER, "")                                                         \
-    W(LAST, "last", JINJA_IS_FILTER, "")                                                           \
-    W(MIN, "min", JINJA_IS_FILTER, "")                                                             \
-    W(SORT, "sort", JINJA_IS_FILTER, "reverse case_sensitive attribute")                           \
-    W(UNIQUE, "unique", JINJA_IS_FILTER, "")                                                       \
-    W(DICTSORT, "dictsort", JINJA_IS_FILTER, "")                                                   \
-    W(MAP, "map", JINJA_IS_FILTER, "*")                                                            \
-    W(SELECT, "select", JINJA_IS_FILTER, "*")                                                      \
-    W(REJECT, "reject", JINJA_IS_FILTER, "*")                                                      \
-    W(SELECTATTR, "selectattr", JINJA_IS_FILTER, "*")                                              \
-    W(REJECTATTR, "rejectattr", JINJA_IS_FILTER, "*")                                              \
-    W(INT, "int", JINJA_IS_FILTER, "default")                                                      \
-    W(FLOAT, "float", JINJA_IS_FILTER, "default")                                                  \
-    W(ITEMS, "items", JINJA_IS_FILTER | JINJA_IS_METHOD, "")                                       \
-    W(KEYS, "keys", JINJA_IS_METHOD, "")                                                           \
-    W(VALUES, "values", JINJA_IS_METHOD, "")                                                       \
-    W(GET, "get", JINJA_IS_METHOD, "key default")                                                  \
-    W(TRIM, "trim", JINJA_IS_FILTER, "chars")                                                      \
-    A(TRIM, "strip", JINJA_IS_METHOD, "chars")                                                     \
-    W(LSTRIP, "lstrip", JINJA_IS_METHOD, "chars")                                                  \
-    W(RSTRIP, "rstrip", JINJA_IS_METHOD, "chars")                                                  \
-    W(STRING, "string", JINJA_IS_FILTER, "")                                                       \
-    W(SAFE, "safe", JINJA_IS_FILTER, "")                                                           \
-    W(UPPER, "upper", JINJA_IS_FILTER | JINJA_IS_METHOD, "")                                       \
-    W(LOWER, "lower", JINJA_IS_FILTER | JINJA_IS_METHOD, "")                                       \
-    W(CAPITALIZE, "capitalize", JINJA_IS_FILTER | JINJA_IS_METHOD, "")                             \
-    W(TITLE, "title", JINJA_IS_FILTER | JINJA_IS_METHOD, "")                                       \
-    W(REPLACE, "replace", JINJA_IS_FILTER | JINJA_IS_METHOD, "old new")                            \
-    W(SPLIT, "split", JINJA_IS_METHOD, "sep maxsplit")                                             \
-    W(STARTSWITH, "startswith", JINJA_IS_METHOD, "prefix")                                         \
-    W(ENDSWITH, "endswith", JINJA_IS_METHOD, "suffix")                                             \
-    W(FORMAT, "format", JINJA_IS_METHOD, "*")                                                      \
-    W(INDENT, "indent", JINJA_IS_FILTER, "width first")                                            \
-    W(NAMESPACE, "namespace", JINJA_IS_FUNCTION, "*")                                              \
-    W(DICT, "dict", JINJA_IS_FUNCTION, "*")                                                        \
-    W(RANGE, "range", JINJA_IS_FUNCTION, "*")                                                      \
-    W(RAISE, "raise_exception", JINJA_IS_FUNCTION, "message")                                      \
-    W(STRFTIME, "strftime_now", JINJA_IS_FUNCTION, "format")                                       \
-    W(IS_DEFINED, "defined", JINJA_IS_TEST, "")                                                    \
-    W(IS_UNDEFINED, "undefined", JINJA_IS_TEST, "")                                                \
-    W(IS_NONE, "none", JINJA_IS_TEST, "")                                                          \
-    W(IS_STRING, "string", JINJA_IS_TEST, "")                                                      \
-    W(IS_MAPPING, "mapping", JINJA_IS_TEST, "")                                                    \
-    W(IS_SEQUENCE, "sequence", JINJA_IS_TEST, "")                                                  \
-    A(IS_SEQUENCE, "iterable", JINJA_IS_TEST, "")                                                  \
-    W(IS_NUMBER, "number", JINJA_IS_TEST, "")                                                      \
-    W(IS_INTEGER, "integer", JINJA_IS_TEST, "")                                                    \
-    W(IS_FLOAT, "float", JINJA_IS_TEST, "")                                                        \
-    W(IS_BOOLEAN, "boolean", JINJA_IS_TEST, "")                                                    \
-    W(IS_TRUE, "true", JINJA_IS_TEST, "")                                                          \
-    W(IS_FALSE, "false", JINJA_IS_TEST, "")                                                        \
-    W(IS_IN, "in", JINJA_IS_TEST, "seq")                                                           \
-    W(IS_EQUAL, "eq", JINJA_IS_TEST, "other")                                                      \
-    A(IS_EQUAL, "equalto", JINJA_IS_TEST, "other")                                                 \
-    A(IS_EQUAL, "==", JINJA_IS_TEST, "other")                                                      \
-    W(IS_UNEQUAL, "ne", JINJA_IS_TEST, "other")                                                    \
-    A(IS_UNEQUAL, "!=", JINJA_IS_TEST, "other")
-#define JINJA_WORD_ID(id, name, use, parameters)  JINJA_W_##id,
-#define JINJA_WORD_ROW(id, name, use, parameters) { name, parameters, use, JINJA_W_##id },
-#define JINJA_WORD_NONE(id, name, use, parameters)
-typedef enum { JINJA_WORDS(JINJA_WORD_ID, JINJA_WORD_NONE) JINJA_W_END } jinja_word_id;
+#define JINJA_K(kind) (1u << JINJA_##kind)
+/* The known words: W(ID, NAMES, PARAMETERS, KINDS). Each name begins with the sign of a use: | is a
+ * filter, . a method, ? a test, and ( a function. PARAMETERS names at most JINJA_PARAMETERS
+ * parameters; with "*" a word reads its arguments itself. KINDS are the kinds of values for which a
+ * test holds, or that have the method; words of strings only read any other value as a string. */
+#define JINJA_WORDS(W)                                                                             \
+    W(TOJSON, "|tojson", "ensure_ascii indent separators", 0)                                      \
+    W(LENGTH, "|length |count", "", 0)                                                             \
+    W(DEFAULT, "|default |d", "default_value boolean", 0)                                          \
+    W(JOIN, "|join", "d attribute", 0)                                                             \
+    W(LIST, "|list", "", 0)                                                                        \
+    W(FIRST, "|first", "", 0)                                                                      \
+    W(LAST, "|last", "", 0)                                                                        \
+    W(MIN, "|min", "", 0)                                                                          \
+    W(SORT, "|sort", "reverse case_sensitive attribute", 0)                                        \
+    W(UNIQUE, "|unique", "", 0)                                                                    \
+    W(DICTSORT, "|dictsort", "", 0)                                                                \
+    W(MAP, "|map", "*", 0)                                                                         \
+    W(SELECT, "|select", "*", 0)                                                                   \
+    W(REJECT, "|reject", "*", 0)                                                                   \
+    W(SELECTATTR, "|selectattr", "*", 0)                                                           \
+    W(REJECTATTR, "|rejectattr", "*", 0)                                                           \
+    W(INT, "|int", "default", 0)                                                                   \
+    W(FLOAT, "|float", "default", 0)                                                               \
+    W(ITEMS, "|items .items", "", JINJA_K(DICT))                                                   \
+    W(KEYS, ".keys", "", JINJA_K(DICT))                                                            \
+    W(VALUES, ".values", "", JINJA_K(DICT))                                                        \
+    W(GET, ".get", "key default", JINJA_K(DICT))                                                   \
+    W(TRIM, "|trim .strip", "chars", JINJA_K(STRING))                                              \
+    W(LSTRIP, ".lstrip", "chars", JINJA_K(STRING))                                                 \
+    W(RSTRIP, ".rstrip", "chars", JINJA_K(STRING))                                                 \
+    W(STRING, "|string", "", JINJA_K(STRING))                                                      \
+    W(SAFE, "|safe", "", JINJA_K(STRING))                                                          \
+    W(UPPER, "|upper .upper", "", JINJA_K(STRING))                                                 \
+    W(LOWER, "|lower .lower", "", JINJA_K(STRING))                                                 \
+    W(CAPITALIZE, "|capitalize .capitalize", "", JINJA_K(STRING))                                  \
+    W(TITLE, "|title .title", "", JINJA_K(STRING))                                                 \
+    W(REPLACE, "|replace .replace", "old new", JINJA_K(STRING))                                    \
+    W(SPLIT, ".split", "sep maxsplit", JINJA_K(STRING))                                            \
+    W(STARTSWITH, ".startswith", "prefix", JINJA_K(STRING))                                        \
+    W(ENDSWITH, ".endswith", "suffix", JINJA_K(STRING))                                            \
+    W(FORMAT, ".format", "*", JINJA_K(STRING))                                                     \
+    W(INDENT, "|indent", "width first", JINJA_K(STRING))                                           \
+    W(NAMESPACE, "(namespace", "*", 0)                                                             \
+    W(DICT, "(dict", "*", 0)                                                                       \
+    W(RANGE, "(range", "*", 0)                                                                     \
+    W(RAISE, "(raise_exception", "message", 0)                                                     \
+    W(STRFTIME, "(strftime_now", "format", 0)                                                      \
+    W(IS_DEFINED, "?defined", "", ~JINJA_K(UNDEFINED))                                             \
+    W(IS_UNDEFINED, "?undefined", "", JINJA_K(UNDEFINED))                                          \
+    W(IS_NONE, "?none", "", JINJA_K(NONE))                                                         \
+    W(IS_STRING, "?string", "", JINJA_K(STRING))                                                   \
+    W(IS_MAPPING, "?mapping", "", JINJA_K(DICT))                                                   \
+    W(IS_SEQUENCE, "?sequence ?iterable", "",                                                      \
+      JINJA_K(STRING) | JINJA_K(LIST) | JINJA_K(DICT) | JINJA_K(UNDEFINED))                        \
+    W(IS_NUMBER, "?number", "", JINJA_K(BOOL) | JINJA_K(INT) | JINJA_K(FLOAT))                     \
+    W(IS_INTEGER, "?integer", "", JINJA_K(INT))                                                    \
+    W(IS_FLOAT, "?float", "", JINJA_K(FLOAT))                                                      \
+    W(IS_BOOLEAN, "?boolean", "", JINJA_K(BOOL))                                                   \
+    W(IS_TRUE, "?true", "", 0)                                                                     \
+    W(IS_FALSE, "?false", "", 0)                                                                   \
+    W(IS_IN, "?in", "seq", 0)                                                                      \
+    W(IS_EQUAL, "?eq ?equalto ?==", "other", 0)                                                    \
+    W(IS_UNEQUAL, "?ne ?!=", "other", 0)
+#define JINJA_WORD_ID(id, names, parameters, kinds)  JINJA_W_##id,
+#define JINJA_WORD_ROW(id, names, parameters, kinds) { names, parameters, kinds },
+enum { JINJA_WORDS(JINJA_WORD_ID) JINJA_W_END };
 static const struct {
-    const char *name, *parameters;
-    unsigned char use, id;
-} jinja_words[] = { JINJA_WORDS(JINJA_WORD_ROW, JINJA_WORD_ROW) };
+    const char *names, *parameters;
+    unsigned kinds;
+} jinja_words[] = { JINJA_WORDS(JINJA_WORD_ROW) };
 #undef JINJA_WORD_ID
 #undef JINJA_WORD_ROW
-#undef JINJA_WORD_NONE
 
-/* Returns the index in jinja_words of a name with a use, or -1. */
-static inline int jinja_word(const jinja_value *name, int use)
+/* Returns the index in jinja_words of a name with the sign of its use, or -1. */
+static inline int jinja_word(const jinja_value *name, char use)
 {
-    for (size_t i = 0; i < sizeof jinja_words / sizeof *jinja_words; i++)
-        if ((jinja_words[i].use & use) != 0 && jinja_is(name, jinja_words[i].name))
-            return (int)i;
+    for (int i = 0; i < JINJA_W_END; i++)
+        if (jinja_listed(jinja_words[i].names, use, name) >= 0)
+            return i;
     return -1;
 }
 
@@ -149,7 +135,7 @@ static inline void jinja_bind(jinja *j, int word, const jinja_arguments *a,
     }
     if (used != a->count && !reads_all)
         jinja_fail(j, "unknown: %d arguments of %s, or one with another keyword", (int)a->count,
-                   jinja_words[word].name);
+                   strpbrk(jinja_words[word].names, "abcdefghijklmnopqrstuvwxyz"));
 }
 
 /* Returns a string in a parameter. */
@@ -289,13 +275,13 @@ static inline jinja_value jinja_attribute(jinja *j, const jinja_value *v, const 
                                           int dotted)
 {
     const jinja_value *found = NULL;
-    const int word = dotted ? jinja_word(name, JINJA_IS_METHOD) : -1;
+    const int word = dotted ? jinja_word(name, '.') : -1;
     if (v->kind == JINJA_UNDEFINED)
         jinja_mismatch(j, "an attribute of it", v);
     if ((name->kind == JINJA_INT || name->kind == JINJA_BOOL) &&
         (v->kind == JINJA_LIST || v->kind == JINJA_STRING))
         return jinja_index(j, v, name->whole);
-    if (word >= 0 && v->kind == (jinja_words[word].id <= JINJA_W_GET ? JINJA_DICT : JINJA_STRING)) {
+    if (word >= 0 && (jinja_words[word].kinds >> v->kind & 1) != 0) {
         jinja_value method = jinja_make(JINJA_FUNCTION);
         method.whole = word;
         return method;
@@ -565,39 +551,24 @@ static inline int jinja_contains(jinja *j, const jinja_value *a, const jinja_val
 /* Returns the result of a test. */
 static inline int jinja_test(jinja *j, int word, const jinja_value *v, const jinja_value *other)
 {
-    const jinja_kind kind = v->kind;
     switch (word) {
-    case JINJA_W_IS_DEFINED: return kind != JINJA_UNDEFINED;
-    case JINJA_W_IS_UNDEFINED: return kind == JINJA_UNDEFINED;
-    case JINJA_W_IS_NONE: return kind == JINJA_NONE;
-    case JINJA_W_IS_STRING: return kind == JINJA_STRING;
-    case JINJA_W_IS_MAPPING: return kind == JINJA_DICT;
-    case JINJA_W_IS_SEQUENCE:
-        return kind == JINJA_STRING || kind == JINJA_LIST || kind == JINJA_DICT ||
-               kind == JINJA_UNDEFINED;
-    case JINJA_W_IS_NUMBER: return jinja_is_number(v);
-    case JINJA_W_IS_INTEGER: return kind == JINJA_INT;
-    case JINJA_W_IS_FLOAT: return kind == JINJA_FLOAT;
-    case JINJA_W_IS_BOOLEAN: return kind == JINJA_BOOL;
-    case JINJA_W_IS_TRUE: return kind == JINJA_BOOL && v->whole;
-    case JINJA_W_IS_FALSE: return kind == JINJA_BOOL && !v->whole;
+    case JINJA_W_IS_TRUE:
+    case JINJA_W_IS_FALSE: return v->kind == JINJA_BOOL && v->whole == (word == JINJA_W_IS_TRUE);
     case JINJA_W_IS_IN: return jinja_contains(j, v, other);
+    case JINJA_W_IS_EQUAL:
+    case JINJA_W_IS_UNEQUAL: return jinja_equal(j, v, other) == (word == JINJA_W_IS_EQUAL);
     }
-    return jinja_equal(j, v, other) == (word == JINJA_W_IS_EQUAL);
+    return jinja_words[word].kinds >> v->kind & 1;
 }
 
-static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v,
+static inline jinja_value jinja_apply(jinja *j, int word, char use, const jinja_value *v,
                                       const jinja_arguments *a);
 
-/* Returns `word`, the index of a filter, test or function; fails if it is -1. */
-static inline int jinja_need_word(jinja *j, int word, int use, const jinja_value *name)
+/* Returns `word`, the index of a filter or test; fails if it is -1. */
+static inline int jinja_need_word(jinja *j, int word, char use, const jinja_value *name)
 {
     if (word < 0)
-        jinja_fail(j, "unknown %s '%.*s'",
-                   use == JINJA_IS_FILTER ? "filter"
-                   : use == JINJA_IS_TEST ? "test"
-                                          : "function",
-                   JINJA_SHORT(name));
+        jinja_fail(j, "unknown %s '%.*s'", use == '|' ? "filter" : "test", JINJA_SHORT(name));
     return word;
 }
 
@@ -617,7 +588,8 @@ static inline jinja_value jinja_shift(jinja *j, jinja_arguments *a)
 static inline jinja_value jinja_each(jinja *j, int word, const jinja_value *v,
                                      const jinja_arguments *given)
 {
-    const int maps = word == JINJA_W_MAP, use = maps ? JINJA_IS_FILTER : JINJA_IS_TEST;
+    const int maps = word == JINJA_W_MAP;
+    const char use = maps ? '|' : '?';
     const int attributes = word == JINJA_W_SELECTATTR || word == JINJA_W_REJECTATTR;
     const int rejects = word == JINJA_W_REJECT || word == JINJA_W_REJECTATTR;
     const jinja_value none = jinja_make(JINJA_LIST),
@@ -694,21 +666,21 @@ static inline jinja_value jinja_apply_any(jinja *j, int word, const jinja_value 
 }
 
 /* Computes filters and methods of strings. */
-static inline jinja_value jinja_apply_string(jinja *j, int word, int use, jinja_value v,
+static inline jinja_value jinja_apply_string(jinja *j, int word, char use, jinja_value v,
                                              const jinja_arguments *a, const jinja_value *p)
 {
     const jinja_value *set = p[0].kind == JINJA_STRING ? &p[0] : NULL;
     jinja_value other;
     switch (word) {
-    case JINJA_W_TRIM: return jinja_strip(v, 1, 1, set);
-    case JINJA_W_LSTRIP: return jinja_strip(v, 1, 0, set);
-    case JINJA_W_RSTRIP: return jinja_strip(v, 0, 1, set);
+    case JINJA_W_TRIM:
+    case JINJA_W_LSTRIP:
+    case JINJA_W_RSTRIP: return jinja_strip(v, word != JINJA_W_RSTRIP, word != JINJA_W_LSTRIP, set);
     case JINJA_W_STRING: return v;
     case JINJA_W_SAFE: v.is_safe = 1; return v;
     case JINJA_W_UPPER:
     case JINJA_W_LOWER:
     case JINJA_W_CAPITALIZE:
-    case JINJA_W_TITLE: return jinja_case(j, &v, word, use == JINJA_IS_FILTER);
+    case JINJA_W_TITLE: return jinja_case(j, &v, word, use == '|');
     case JINJA_W_REPLACE:
         jinja_need_string(j, &p[1]);
         other = jinja_split(j, &v, jinja_need_string(j, &p[0]), -1);
@@ -788,30 +760,36 @@ static inline jinja_value jinja_call_function(jinja *j, int word, const jinja_ar
 }
 
 /* Computes a filter, method, test or function; `v` is the value that it applies to. */
-static inline jinja_value jinja_apply(jinja *j, int word, int use, const jinja_value *v,
+static inline jinja_value jinja_apply(jinja *j, int word, char use, const jinja_value *v,
                                       const jinja_arguments *a)
 {
-    const int id = jinja_words[word].id;
+    const char kind = jinja_words[word].names[0];
     jinja_value p[JINJA_PARAMETERS], to;
     jinja_enter(j);
-    if (id == JINJA_W_INDENT)
+    if (word == JINJA_W_INDENT)
         jinja_need_string(j, v);
     jinja_bind(j, word, a, p);
-    if (id >= JINJA_W_IS_DEFINED)
-        to = jinja_bool(jinja_test(j, id, v, &p[0]));
-    else if (id >= JINJA_W_NAMESPACE)
-        to = jinja_call_function(j, id, a, p);
-    else if (id >= JINJA_W_TRIM) /* a filter reads any value as a string */
-        to = jinja_apply_string(j, id, use, jinja_str(j, v), a, p);
+    if (kind == '?')
+        to = jinja_bool(jinja_test(j, word, v, &p[0]));
+    else if (kind == '(')
+        to = jinja_call_function(j, word, a, p);
+    else if (jinja_words[word].kinds == JINJA_K(STRING))
+        to = jinja_apply_string(j, word, use, jinja_str(j, v), a, p);
     else
-        to = jinja_apply_any(j, id, v, a, p);
+        to = jinja_apply_any(j, word, v, a, p);
     j->depth--;
     return to;
 }
 
 /* ---- operators ------------------------------------------------------------------------------- */
+/* An operator is its character, or JINJA_OP2 of its first two. */
 #define JINJA_OP2(a, b) (256 * (a) + (b))
-enum { JINJA_OP_IN = 1, JINJA_OP_NOT_IN, JINJA_OP_AND, JINJA_OP_OR };
+enum {
+    JINJA_OP_IN = JINJA_OP2('i', 'n'),
+    JINJA_OP_NOT_IN = JINJA_OP2('n', 'o'),
+    JINJA_OP_AND = JINJA_OP2('a', 'n'),
+    JINJA_OP_OR = JINJA_OP2('o', 'r')
+};
 
 /* Computes + - * of numbers, and // and % of whole ones. */
 static inline jinja_value jinja_arithmetic(jinja *j, int op, const jinja_value *a,

@@ -21,7 +21,8 @@
  *     n = ledger_write(bytes, size, LEDGER_STEP, &chain, &now, digests, n, NULL, 0);
  *
  * An auditor calls ledger_verify, finds the records of its range with ledger_next, and repeats the
- * steps with the same calls, but ledger_compare in place of ledger_write.
+ * steps with the same calls, but ledger_compare in place of ledger_write. State by
+ * gckpt_plan_desc.state_bytes is hashed as bytes, in the order that the machine has.
  *
  * Bytes of a record, integers little-endian:
  *
@@ -371,7 +372,9 @@ static inline void ledger_digest(const ledger_tensor *t, unsigned char digest[LE
     const float *words = t->part > 0 ? p->state[t->part - 1] : p->values;
     ledger_sha all;
     ledger_sha_begin(&all);
-    if (words != NULL)
+    if (t->part > 0 && p->state_bytes > 0)
+        ledger_hash_blocks(&all, words, p->state_bytes, 1);
+    else if (words != NULL)
         ledger_hash_blocks(&all, words, n, 4);
     else if (p->quantised != NULL && p->storage == GCKPT_STORAGE_I4)
         ledger_hash_blocks(&all, p->quantised, n / 32 * 19, 1);
@@ -464,7 +467,12 @@ static inline void ledger_put_tensors(ledger_text *text, const gckpt_store *stor
     while (ledger_next_tensor(store, 1, &t)) {
         ledger_put(text, t.frozen ? "frozen " : "tensor ");
         ledger_put(text, parts[t.part]);
-        for (int i = 0; i < t.p.shape.n; i++) {
+        if (t.part > 0 && t.p.state_bytes > 0) {
+            ledger_put(text, " ");
+            ledger_put_number(text, t.p.state_bytes);
+            ledger_put(text, " bytes");
+        }
+        for (int i = 0; i < t.p.shape.n && (t.part == 0 || t.p.state_bytes == 0); i++) {
             ledger_put(text, i == 0 ? " " : "x");
             ledger_put_number(text, (uint64_t)t.p.shape.d[i]);
         }

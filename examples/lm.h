@@ -143,10 +143,6 @@ static int lm_check_options(void)
     if (lm.save_every > 0 && lm.save == NULL && lm.audit == NULL)
         return session_fail(2, "--save-every %lld: needs --save as well",
                             (long long)lm.save_every);
-    if (lm_optimiser.kind != LM_ADAMW && (lm.ledger != NULL || lm.audit != NULL))
-        return session_fail(2, "--optimiser %s: ledgers are of AdamW; leave --%s out",
-                            lm_optimiser_names[lm_optimiser.kind],
-                            lm.ledger != NULL ? "ledger" : "audit");
     if (lm.min_lr < 0 && lm.lr > 0)
         lm.min_lr = lm.lr;
     lm.virtual_ranks = lm.virtual_ranks > 0 ? lm.virtual_ranks : 1;
@@ -309,7 +305,7 @@ static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
     desc.backend = r->device;
     desc.bf16.precision = lm.precision;
     if (purpose == LM_TRAINING)
-        lm_optimiser_plan(&desc);
+        lm_optimiser_plan(&desc, lm.seed);
     return desc;
 }
 
@@ -333,32 +329,13 @@ static int lm_plan(lm_run *r, lm_stage *m, int purpose, fit_build_fn build, int6
     return failed != NULL ? session_fail(1, "%s", gckpt_error_text(failed)) : 0;
 }
 
-/* Prepares the optimiser for the parameters of a graph of one row. */
-static void lm_open_optimiser(const lm_run *r, lm_stage *m, fit_build_fn build, fit_error *error)
-{
-    gckpt_term terms[FIT_MAX_TERMS];
-    gckpt_graph *g = gckpt_graph_new(r->store, NULL);
-    memset(terms, 0, sizeof terms);
-    build(g, 1, terms, m);
-    if (gckpt_error(g) != GCKPT_OK)
-        fit_fail(error, gckpt_error(g), "%s", gckpt_error_text(g));
-    else if (lm_optimiser_open(r->store, lm.seed, lm.threads) != 0)
-        fit_fail(error, GCKPT_E_MEMORY, "out of memory for --optimiser");
-    gckpt_graph_free(g);
-}
-
 /* Makes the plan for training. If --micro-batch is auto, also chooses the micro-batch; if `timed`
  * is not NULL, by measuring trials. After an error error->result is not GCKPT_OK. */
 static void lm_try_training(lm_run *r, lm_stage *m, fit_build_fn build, tune_timing *timed,
                             fit_error *error)
 {
-    gckpt_plan_desc desc;
+    gckpt_plan_desc desc = lm_plan_desc(r, LM_TRAINING);
     error->result = GCKPT_OK;
-    if (lm_optimiser.kind != LM_ADAMW)
-        lm_open_optimiser(r, m, build, error);
-    if (error->result != GCKPT_OK)
-        return;
-    desc = lm_plan_desc(r, LM_TRAINING);
     if (lm.micro_batch != OPTIONS_AUTO) {
         const void *failed = lm_try_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
         if (failed != NULL)
@@ -379,14 +356,11 @@ static int lm_plan_training(lm_run *r, lm_stage *m, fit_build_fn build, tune_tim
     fit_error error;
     lm_try_training(r, m, build, timed, &error);
     if (error.result == GCKPT_OK)
-        return 0;
-    const int small = error.result == GCKPT_E_BUDGET;
-    if (small && lm_optimiser.orthogonal.scratch_bytes > 0)
-        return session_fail(1, "--budget %lld: without %zu bytes of Muon's scratch memory, %s",
-                            (long long)lm.budget, lm_optimiser.orthogonal.scratch_bytes,
-                            error.text);
+        return lm_optimiser_rates(r->store) != 0
+                   ? session_fail(1, "%s", gckpt_error_text(r->store))
+                   : 0;
     return session_fail(1, "%s%s", error.text,
-                        small && lm.micro_batch > 1
+                        error.result == GCKPT_E_BUDGET && lm.micro_batch > 1
                             ? "; --micro-batch auto looks for a micro-batch that needs fewer"
                             : "");
 }
@@ -413,7 +387,7 @@ static lm_stage *lm_stage_for(lm_run *r, int purpose, int64_t length)
     return &r->stages[purpose];
 }
 
-/* Returns the bytes of the largest plan for training, with the optimiser's scratch memory. */
+/* Returns the bytes of the largest plan for training. */
 static size_t lm_plan_bytes(lm_run *r)
 {
     const lm_stage *m;
@@ -421,7 +395,7 @@ static size_t lm_plan_bytes(lm_run *r)
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++)
         if (lm_purpose(i) == LM_TRAINING && m->plan != NULL && gckpt_plan_bytes(m->plan) > bytes)
             bytes = gckpt_plan_bytes(m->plan);
-    return bytes + lm_optimiser.orthogonal.scratch_bytes;
+    return bytes;
 }
 
 /* Returns the bytes of parameters, optimiser state and the one arena that all plans share. Sets
@@ -436,8 +410,7 @@ static size_t lm_total_bytes(lm_run *r, size_t *arena)
         const size_t bytes = gckpt_plan_describe(m->plan).arena;
         *arena = bytes > *arena ? bytes : *arena;
     }
-    return gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena + *arena +
-           lm_optimiser.orthogonal.scratch_bytes;
+    return gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena + *arena;
 }
 
 /* Creates the executors of all plans, in one arena. */
@@ -505,7 +478,6 @@ static void lm_free(lm_run *r)
     lm_stage *m;
     lm_ledger_free(&r->ledger);
     lm_free_execs(r);
-    lm_optimiser_close();
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         gckpt_plan_free(m->plan);
         gckpt_graph_free(m->graph);
@@ -557,10 +529,6 @@ static void lm_report_plan(lm_run *r)
     const gckpt_plan_info info = gckpt_plan_describe(p);
     const char *name = info.mode_name;
     size_t kinds[GCKPT_BYTES_KINDS];
-    char scratch[64] = "\n";
-    if (lm_optimiser.orthogonal.scratch_bytes > 0)
-        snprintf(scratch, sizeof scratch, ", scratch of muon %zu\n",
-                 lm_optimiser.orthogonal.scratch_bytes);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds[i] = gckpt_plan_kind_bytes(p, i);
     fprintf(
@@ -579,9 +547,9 @@ static void lm_report_plan(lm_run *r)
                 "note   a step costs %.1f times the least cost; a slightly larger budget costs much less\n",
                 1 + info.overhead);
     fprintf(session.out,
-            "bytes  parameters %zu, optimiser %zu, arena %zu%s"
+            "bytes  parameters %zu, optimiser %zu, arena %zu\n"
             "peak   of the arena: gradients %zu, activations %zu, workspace %zu\n",
-            kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], info.arena, scratch,
+            kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], info.arena,
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
     if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
@@ -600,8 +568,6 @@ static void lm_report_plan(lm_run *r)
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_REDUCTION],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
-    if (lm_optimiser.orthogonal.scratch_bytes > 0)
-        session_event(",\"scratch_bytes\":%zu", lm_optimiser.orthogonal.scratch_bytes);
     if (lm.virtual_ranks > 1)
         fprintf(session.out, "ranks  %d, each with %lld of %lld virtual ranks\n", lm_world_size(r),
                 (long long)lm.virtual_ranks / lm_world_size(r), (long long)lm.virtual_ranks);
@@ -636,7 +602,6 @@ static int lm_report_end(const lm_run *r)
     uint64_t all = r->ranks == NULL ? gckpt_store_hash(r->store) : 0;
     if (r->ranks != NULL && gckpt_gather_hash(exec, &all) != GCKPT_OK)
         return session_fail(1, "%s", gckpt_error_text(exec));
-    measured += measured > 0 ? lm_optimiser.orthogonal.scratch_bytes : 0;
     const unsigned long long hash = all;
     const double seconds = session_now() - session.start;
     fprintf(session.out, "end    %llu step%s, %.1f s, ", (unsigned long long)step,

@@ -1,10 +1,9 @@
 /* lm_optimiser.h - the option --optimiser of gpt.c and finetune.c: AdamW, or an optimiser of the
  * folder optimisers/. To copy, with that folder; lm.h includes it.
  *
- *     gckpt_plan_desc d = lm_plan_desc(..);  lm_optimiser_plan(&d);
- *     gckpt_exec_desc e = { .. };            lm_optimiser_exec(&e);
- *     lm_optimiser_open(store, seed, threads) // once the store has the parameters that are trained
- *     lm_optimiser_close()
+ *     gckpt_plan_desc d = { .threads = .. };  lm_optimiser_plan(&d, seed);
+ *     gckpt_exec_desc e = { .. };             lm_optimiser_exec(&e);
+ *     lm_optimiser_rates(store) // once the store has the parameters that are trained
  *
  * Hidden matrices are those of two or more rows and columns, without embeddings and heads. Muon and
  * APOLLO-Mini update these, and AdamW the other parameters. Muon's rate for them is 20 times --lr,
@@ -46,25 +45,26 @@ static void lm_optimiser_update(void *user, const gckpt_update *u)
         apollo_mini_update(&lm_optimiser.projected, u);
 }
 
-/* Selects the optimiser of a training plan, and subtracts Muon's scratch memory, which plans do not
- * count, from its budget. */
-static void lm_optimiser_plan(gckpt_plan_desc *d)
+/* Prepares the optimiser and selects it in the description of a training plan. */
+static void lm_optimiser_plan(gckpt_plan_desc *d, int64_t seed)
 {
-    const size_t scratch = lm_optimiser.orthogonal.scratch_bytes;
     if (lm_optimiser.kind == LM_ADAMW)
         return;
+    adam8bit_init(&lm_optimiser.maps);
+    lm_optimiser.projected.hidden = lm_optimiser.orthogonal.hidden = lm_is_hidden;
+    lm_optimiser.projected.seed = (uint64_t)seed;
+    lm_optimiser.orthogonal.threads = d->threads;
     d->optimiser = GCKPT_CUSTOM_OPTIMISER;
     if (lm_optimiser.kind == LM_ADAM8BIT) {
         d->state_bytes = adam8bit_bytes;
     } else if (lm_optimiser.kind == LM_MUON) {
         d->state_bytes = muon_bytes;
+        d->workspace_bytes = muon_workspace;
         d->user = &lm_optimiser.orthogonal;
     } else {
         d->state_bytes = apollo_mini_bytes;
         d->user = &lm_optimiser.projected;
     }
-    if (d->budget > 0)
-        d->budget = d->budget > scratch ? d->budget - scratch : 1;
 }
 
 /* Selects the optimiser of an executor of such a plan. */
@@ -74,28 +74,18 @@ static void lm_optimiser_exec(gckpt_exec_desc *e)
         e->custom_optimiser = lm_optimiser_update;
 }
 
-/* Prepares the optimiser for the trained parameters of a store. Allocates Muon's scratch memory, and
- * sets its rates. Returns 0, or -1 if out of memory. */
-static int lm_optimiser_open(gckpt_store *store, int64_t seed, int64_t threads)
+/* Sets Muon's rates of the parameters that a store has and that are trained. Returns 0, or -1 with
+ * the store's error. */
+static int lm_optimiser_rates(gckpt_store *store)
 {
     gckpt_parameter q;
-    adam8bit_init(&lm_optimiser.maps);
-    lm_optimiser.projected.hidden = lm_optimiser.orthogonal.hidden = lm_is_hidden;
-    lm_optimiser.projected.seed = (uint64_t)seed;
-    lm_optimiser.orthogonal.threads = (int)threads;
-    if (lm_optimiser.kind != LM_MUON)
-        return 0;
-    for (int i = 0; gckpt_store_peek(store, i, &q) == GCKPT_OK; i++) {
+    for (int i = 0; lm_optimiser.kind == LM_MUON && gckpt_store_peek(store, i, &q) == GCKPT_OK;
+         i++) {
         const int64_t columns = q.shape.n > 0 ? q.shape.d[q.shape.n - 1] : 1;
-        const int64_t rows = q.elements / columns;
-        if (q.frozen || !lm_is_hidden(q.name, rows, columns))
-            continue;
-        if (muon_bytes(&lm_optimiser.orthogonal, q.name, rows, columns) == SIZE_MAX ||
+        if (!q.frozen && lm_is_hidden(q.name, q.elements / columns, columns) &&
             gckpt_store_group(store, q.name, LM_MUON_RATE, q.decay_scale) != GCKPT_OK)
             return -1;
     }
     return 0;
 }
-
-static void lm_optimiser_close(void) { muon_close(&lm_optimiser.orthogonal); }
 #endif

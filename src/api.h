@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      19 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -171,6 +171,7 @@ typedef struct {
     int64_t elements;
     float *values;               /* may be written (gckpt_store_push); NULL if not stored as F32 */
     float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
+    size_t state_bytes;          /* of state[0], if not 0 (gckpt_plan_desc.state_bytes) */
     int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
@@ -645,7 +646,9 @@ typedef struct {
     /* GCKPT_CUSTOM_OPTIMISER with another state, at state[0]: returns its bytes for a parameter of
      * this size (gckpt_update), always the same. Needs whole updates: GCKPT_SHARD_NONE. */
     size_t (*state_bytes)(void *user, const char *name, int64_t rows, int64_t columns);
-    void *user; /* passed to state_bytes */
+    /* GCKPT_CUSTOM_OPTIMISER: returns the bytes of an update's gckpt_update.call->workspace. */
+    size_t (*workspace_bytes)(void *user, const char *name, int64_t rows, int64_t columns);
+    void *user; /* passed to state_bytes and workspace_bytes */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
      * bytes but excludes clipping. If 0 (default), updates run at the end of a step. */
     int update_in_backward;
@@ -850,7 +853,7 @@ typedef struct {
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated; 0 at first */
-    const gckpt_call *call;      /* for gckpt_product, gckpt_parallel and gckpt_dot */
+    const gckpt_call *call;      /* for gckpt_product, gckpt_parallel, gckpt_dot; its workspace */
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */

@@ -1076,6 +1076,13 @@ static inline size_t net_state_bytes(void *user, const char *name, int64_t rows,
     return (size_t)(rows * columns) * sizeof(float) + 3;
 }
 
+/* Returns the bytes that net_update writes before it reads them: two floats for each element. */
+static inline size_t net_workspace_bytes(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    CHECK(user == &net && name && rows > 0 && columns > 0);
+    return (size_t)(rows * columns) * 2 * sizeof(float);
+}
+
 /* Draws the options of the request that change bits. */
 static inline void net_numeric_options(gckpt_plan_desc *d)
 {
@@ -1108,6 +1115,8 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
     d->schedule.as_built = chance(40);
     d->update_in_backward = d->batch <= net.rows && d->ranks.virtual_ranks < 2 && !net.cached && chance(30);
+    if (d->optimiser == GCKPT_CUSTOM_OPTIMISER && chance(60))
+        d->workspace_bytes = net_workspace_bytes, d->user = &net;
     d->threads = chance(30) ? 1 + (int)below(4) : 0;
     d->kernels.alignment = chance(50) ? alignments[below(7)] : 0;
     d->kernels.stage_parameters = chance(20);
@@ -1180,9 +1189,13 @@ static inline void net_open(unsigned seed, int way, int64_t rows)
 /* The update of GCKPT_CUSTOM_OPTIMISER: w = w - lr g. Each optimiser state is a decaying sum of the gradients. */
 static inline void net_update(void *user, const gckpt_update *u)
 {
+    float *copy = net.d.workspace_bytes ? (float *)u->call->workspace : NULL;
     (void)user;
+    CHECK(!net.d.workspace_bytes || copy);
+    for (int64_t i = 0; i < 2 * u->elements && copy; i++)
+        copy[i] = u->gradient[i % u->elements];
     for (int64_t i = 0; i < u->elements; i++) {
-        const float g = u->clip_scale * u->gradient[i];
+        const float g = u->clip_scale * (copy ? copy[i + u->elements] : u->gradient[i]);
         for (int k = 0; k < 4 && u->state[k]; k++)
             u->state[k][i] = 0.5f * u->state[k][i] + g;
         u->values[i] -= u->hyper->lr * u->lr_scale * g;
@@ -1235,6 +1248,7 @@ static inline void net_print(void)
     X(optimiser)                                                                                   \
     X(custom_state)                                                                                \
     X(state_bytes)                                                                                 \
+    X(workspace_bytes)                                                                             \
     X(user)                                                                                        \
     X(update_in_backward)                                                                          \
     X(backend)                                                                                     \

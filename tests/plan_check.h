@@ -95,6 +95,7 @@ typedef struct {
     gckpt_shard shard;
     int64_t rows, batch;
     int in_backward, virtual_ranks, ranks, has_fused; /* has_fused: nonzero if the plan has fused groups */
+    int custom; /* nonzero if the program updates the parameters: an UPDATE has a workspace, or none, as its last operand */
     size_t budget; /* budget of the request, or 0 if there is no budget or the request is unknown */
     int by_model;  /* nonzero if the planner estimated the costs of ops, 0 if they are measured */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
@@ -641,6 +642,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         gckpt_plan_buffer(plan, b, &f->buffer[b]);
     f->mode = info.mode;
     f->in_backward = info.update_in_backward;
+    f->custom = plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
     f->rows = info.rows;
     f->arena = info.arena;
     f->bound = info.peak;
@@ -719,6 +721,7 @@ typedef struct {
     int pending, before;
     int exchange;                        /* the receive buffer of the REDUCE in progress */
     int workspace;                            /* the buffer that is the current instruction's workspace, or -1 */
+    int scratch;                              /* the last backward's workspace, which updates may use, or -1 */
     /* offset of the op's own workspace in that buffer, after the bf16 conversions */
     size_t own_workspace;
 } pc_state;
@@ -1006,9 +1009,10 @@ static inline void pc_results(pc_state *w, int id, int reload)
     pc_operand(w, "saved", 0, pc_offset(w, &w->saved[id]));
 }
 
-static inline void pc_workspace(pc_state *w, int id, size_t least)
+static inline void pc_workspace(pc_state *w, int id, int backward, size_t least)
 {
-    int b = pc_claim_buffer(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, 1, PC_NONE);
+    const int ends = backward && w->f->custom ? -1 : 1; /* updates may use it later */
+    int b = pc_claim_buffer(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, ends, PC_NONE);
     size_t size = b < 0 ? 0 : w->f->buffer[b].size;
     if (b >= 0)
         pc_put(w, b);
@@ -1016,6 +1020,8 @@ static inline void pc_workspace(pc_state *w, int id, size_t least)
         pc_fail(w, "has %lu bytes of workspace; compensations of its sums need %lu", (unsigned long)size,
                (unsigned long)least);
     w->workspace = b;
+    if (backward)
+        w->scratch = b;
     w->own_workspace = pc_hint(w, 0); /* the op's workspace begins after the bf16 conversions, if there are any */
     if (w->f->precision == GCKPT_FP32 || w->f->node[id].kind != PC_OP)
         pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
@@ -1085,7 +1091,7 @@ static inline void pc_forward(pc_state *w, int id)
     if (!w->keeps_value[x] && !w->keeps_saved[x] && !(effect && !w->forwards[id]))
         pc_fail(w, "no op reads its result");
     pc_results(w, id, 0);
-    pc_workspace(w, id, 0);
+    pc_workspace(w, id, 0, 0);
     for (int i = 0; i < q->inputs; i++)
         pc_operand(w, "value", i, at[i]);
     if (q->kind == PC_OP)
@@ -1282,7 +1288,7 @@ static inline void pc_backward(pc_state *w, int id)
     for (int i = 0; i < q->inputs; i++)
         if (w->active[pc_base(f, q, i)] && pc_comp(w, q, i) == 1)
             comp_bytes = (comp_bytes + 63) / 64 * 64 + 4 * (size_t)f->node[q->in[i]].n;
-    pc_workspace(w, id, comp_bytes);
+    pc_workspace(w, id, 1, comp_bytes);
     pc_operand(w, "gradient", 0, gradient);
     for (int i = 0; i < q->inputs && !w->failed; i++) {
         at[1][i] = at[2][i] = PC_NONE;
@@ -1443,6 +1449,17 @@ static inline void pc_update(pc_state *w, int id)
     pc_operand(w, "gradient", 0, at);
     for (int k = 0; k < count; k++)
         pc_operand(w, "accumulator", k + 1, others[k]);
+    if (f->custom) {
+        const int b = pc_claim_buffer(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, -1, PC_NONE);
+        w->scratch = b >= 0 ? b : w->scratch;
+        const int lives = w->scratch >= 0 && f->buffer[w->scratch].end >= w->x;
+        const int used = b >= 0 || (w->operand ? pc_hint(w, 0) != PC_NONE : lives);
+        if (used && !lives)
+            pc_fail(w, "its workspace has ended");
+        pc_operand(w, "workspace", 0, used && lives ? f->buffer[w->scratch].offset : PC_NONE);
+        if (used && lives)
+            pc_touch(w, w->scratch, w->x);
+    }
     w->updated[id] = 1;
     w->updates_seen = 1;
 }
@@ -1496,7 +1513,7 @@ static inline int pc_start(pc_state *w)
     int x = 0;
     int64_t vrank_rows =
         f->virtual_ranks > 0 ? f->batch / f->virtual_ranks + (f->batch % f->virtual_ranks != 0) : f->batch;
-    w->pending = w->before = -1;
+    w->pending = w->before = w->scratch = -1;
     w->accumulates = f->mode != GCKPT_INFERENCE && (f->virtual_ranks > f->ranks || vrank_rows > f->rows);
     for (int i = 0; i < f->count; i++)
         w->value[i].buffer = w->saved[i].buffer = w->gradient[i].buffer = w->shard[i].buffer = -1;

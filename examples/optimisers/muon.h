@@ -4,14 +4,12 @@
  *
  *     muon m = { hidden, 2 }; // hidden(name, rows, columns): 1 for matrices of hidden layers
  *     gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .threads = 2,
- *                           .state_bytes = muon_bytes, .user = &m };
+ *                           .state_bytes = muon_bytes, .workspace_bytes = muon_workspace, .user = &m };
  *     gckpt_exec_desc e = { .custom_optimiser = muon_update, .user = &m };
- *     ...                     // make the plan with d, the executor with e; train; free both
- *     muon_close(&m);
  *
  * gckpt_hyper.lr is Muon's (0.02 is usual); give the other parameters theirs by gckpt_store_group.
  * hyper.momentum defaults to 0.95. The state takes 4 bytes per element of a matrix, and 8 of others.
- * A matrix of r x c elements, r <= c, costs 5 (2 r c + r r) r multiply-adds an update, in products
+ * The arena has the 8 bytes per element, and 8 r r, that an update computes in. A matrix of r x c elements, r <= c, costs 5 (2 r c + r r) r multiply-adds an update, in products
  * that run as fast as those of the ops: for r = c that is 5 r / N of the costs of its layer in a
  * step of N rows. Results are those of the author's code (muon.py, torch.optim.Muon) with float32
  * instead of bfloat16 in Newton-Schulz, up to rounding; the same bits on every machine and for
@@ -19,16 +17,12 @@
 #ifndef MUON_H
 #define MUON_H
 #include "adamw.h"
-#include <stdlib.h>
 
 typedef struct {
     /* Returns nonzero for a matrix that Muon updates; embeddings and heads should be left to AdamW.
      * NULL selects all parameters of two or more rows and columns. */
     int (*hidden)(const char *name, int64_t rows, int64_t columns);
     int threads; /* most threads of a product, as in the plan; 0 selects 1 */
-    /* set by muon_bytes: memory for the matrix that needs most, which the plan does not count */
-    size_t scratch_bytes;
-    float *scratch;
 } muon;
 
 static inline int muon_is_hidden(const muon *m, const char *name, int64_t rows, int64_t columns)
@@ -36,41 +30,32 @@ static inline int muon_is_hidden(const muon *m, const char *name, int64_t rows, 
     return rows > 1 && columns > 1 && (m->hidden == NULL || m->hidden(name, rows, columns));
 }
 
-/* A gckpt_plan_desc.state_bytes; user: a muon, which gets the scratch memory. Without memory returns
- * SIZE_MAX, which no plan can have. */
+/* A gckpt_plan_desc.state_bytes; user: a muon. */
 static inline size_t muon_bytes(void *user, const char *name, int64_t rows, int64_t columns)
 {
-    muon *m = (muon *)user;
-    if (!muon_is_hidden(m, name, rows, columns))
-        return adamw_bytes(NULL, name, rows, columns);
+    return muon_is_hidden((const muon *)user, name, rows, columns)
+               ? sizeof(float) * (size_t)(rows * columns)
+               : adamw_bytes(NULL, name, rows, columns);
+}
+
+/* A gckpt_plan_desc.workspace_bytes; user: a muon. */
+static inline size_t muon_workspace(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    const muon *m = (const muon *)user;
     const int64_t r = rows < columns ? rows : columns, c = rows + columns - r;
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.threads = m->threads > 1 ? m->threads : 1;
-    const size_t bytes =
-        sizeof(float) * 2 * (size_t)(r * c + r * r) + gckpt_product_workspace(&call, r, c, c);
-    if (bytes > m->scratch_bytes) {
-        void *more = realloc(m->scratch, bytes);
-        if (more == NULL)
-            return SIZE_MAX;
-        m->scratch = (float *)more;
-        m->scratch_bytes = bytes;
-    }
-    return sizeof(float) * (size_t)(rows * columns);
+    return muon_is_hidden(m, name, rows, columns) ? sizeof(float) * 2 * (size_t)(r * c + r * r) +
+                                                        gckpt_product_workspace(&call, r, c, c)
+                                                  : 0;
 }
 
-static inline void muon_close(muon *m)
-{
-    free(m->scratch);
-    m->scratch = NULL;
-    m->scratch_bytes = 0;
-}
-
-/* Replaces X (r,c), r <= c, at the beginning of the scratch memory, by a matrix that has nearly its
+/* Replaces X (r,c), r <= c, at the beginning of the workspace, by a matrix that has nearly its
  * singular vectors, and singular values near 1. Each step is X = a X + (b A + c A A) X, A = X X'. */
-static inline void muon_orthogonalise(muon *m, const gckpt_call *from, int64_t r, int64_t c)
+static inline void muon_orthogonalise(const muon *m, const gckpt_call *from, int64_t r, int64_t c)
 {
-    float *x = m->scratch, *y = x + r * c, *a = y + r * c, *b = a + r * r;
+    float *x = (float *)from->workspace, *y = x + r * c, *a = y + r * c, *b = a + r * r;
     gckpt_call call = *from;
     call.threads = call.threads > m->threads ? (m->threads > 1 ? m->threads : 1) : call.threads;
     const float norm = adamw_root(gckpt_dot(&call, x, x, r * c)) + 1e-7f;
@@ -94,7 +79,7 @@ static inline void muon_orthogonalise(muon *m, const gckpt_call *from, int64_t r
  * is that of columns and rows. */
 static inline void muon_update(void *user, const gckpt_update *u)
 {
-    muon *m = (muon *)user;
+    const muon *m = (const muon *)user;
     if (!muon_is_hidden(m, u->name, u->rows, u->columns)) {
         adamw_update(NULL, u);
         return;
@@ -107,7 +92,7 @@ static inline void muon_update(void *user, const gckpt_update *u)
     const float ratio = (float)u->columns / (float)u->rows;
     const float rate = lr * adamw_root(ratio > 1 ? ratio : 1);
     const int tall = u->rows > u->columns;
-    float *momentum = u->state[0], *x = m->scratch;
+    float *momentum = u->state[0], *x = (float *)u->call->workspace;
     for (int64_t i = 0; i < u->rows; i++)
         for (int64_t j = 0; j < u->columns; j++) {
             const int64_t at = i * u->columns + j;

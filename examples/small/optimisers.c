@@ -27,7 +27,7 @@ static int is_hidden(const char *name, int64_t rows, int64_t columns)
 }
 
 static adam8bit maps;
-static muon orthogonal = { is_hidden, 1, 0, NULL };
+static muon orthogonal = { is_hidden, 1 };
 static apollo_mini projected = { is_hidden, 1, 0, 0 };
 static const struct {
     const char *name;
@@ -53,6 +53,7 @@ int main(void)
         train_report r;
         o.plan.optimiser = GCKPT_CUSTOM_OPTIMISER;
         o.plan.state_bytes = optimisers[i].bytes;
+        o.plan.workspace_bytes = optimisers[i].update == muon_update ? muon_workspace : NULL;
         o.plan.user = optimisers[i].user;
         o.custom_optimiser = optimisers[i].update;
         o.print_every = -1;
@@ -71,6 +72,5 @@ int main(void)
                100 * r.accuracy, r.error);
         gckpt_store_free(s);
     }
-    muon_close(&orthogonal);
     return failed;
 }

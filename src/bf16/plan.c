@@ -152,8 +152,9 @@ static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
         copy[k] += copy[k] == GCKPTI_NO_OFFSET ? 0 : o.workspace;
-    operand[ins->operands + 2] =
-        all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
+    operand[ins->operands + 2] = all > gckpti_round_up(bytes, 64)
+                                     ? o.workspace + gckpti_round_up(bytes, 64)
+                                     : GCKPTI_NO_OFFSET;
 }
 
 GCKPTI_PASSES(bf16)

@@ -109,11 +109,17 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float);
+    size_t most = e->update.square_count * sizeof(float), workspace = 0; /* of an update */
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
+        if (b->kind == GCKPT_BUFFER_WORKSPACE && p->ins[b->end].kind == GCKPT_UPDATE)
+            workspace = b->size > workspace ? b->size : workspace;
+    }
     for (size_t i = 0; i < p->param_count; i++) {
         const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
         int64_t n = p->params[i].trained ? p->params[i].elements : grain;
-        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+        const size_t bytes = gckpti_round_up((size_t)n, 16) * sizeof(float) + workspace;
+        most = bytes > most ? bytes : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_plan_node *node = &p->nodes[id];

@@ -86,7 +86,7 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
     else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
         problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
     else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
-                       (gckpti_state_slots(q) && q->state_bytes != bytes)))
+                       (gckpti_state_slots(q) && q->p.state_bytes != bytes)))
         problem =
             "its state has another size in the store: load before gckpt_exec_new, with the same "
             "optimiser; and state of U8 cannot be sharded (GCKPT_SHARD_NONE)";
@@ -134,7 +134,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
         values->states = (signed char)(values->states + floats);
     }
     if (values->states && values[1].bytes)
-        q->state_bytes = (size_t)values[1].shape.d[0];
+        q->p.state_bytes = (size_t)values[1].shape.d[0];
     if (!gckpti_ensure_state(s, q, values->states))
         return gckpti_refuse(load, GCKPT_E_MEMORY, values, "no memory for its %i optimiser states",
                              values->states);

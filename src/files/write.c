@@ -68,8 +68,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
                   : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
                                                       : q->p.storage;
-        const int sized = w->slot == 0 && q->state_bytes;
-        w->shape = sized ? gckpt_shape1((int64_t)q->state_bytes) : q->p.shape;
+        const int sized = w->slot == 0 && q->p.state_bytes;
+        w->shape = sized ? gckpt_shape1((int64_t)q->p.state_bytes) : q->p.shape;
         w->size = sized ? 1 : gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_pack_shape((int)w->type, &w->shape);
         if (!size || size == w->size)
@@ -158,7 +158,7 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
     const gckpti_param *q = w->q;
     const int compressed = w->slot < 0 && gckpti_is_compressed((int)q->p.storage);
     const void *raw = compressed                       ? gckpti_stored(&q->p)
-                      : w->slot == 0 && q->state_bytes ? q->p.state[0]
+                      : w->slot == 0 && q->p.state_bytes ? q->p.state[0]
                                                        : NULL;
     if (raw)
         gckpti_sink_elements(out, w, raw, w->count);

@@ -76,17 +76,13 @@ static gckpti_offset gckpti_add_shape(const gckpti_planner *p, gckpti_encoder *e
 static int gckpti_states_of(const gckpti_planner *p, const gckpt_tensor *t, size_t *bytes)
 {
     const gckpt_plan_desc *d = p->desc;
-    const int64_t columns = t->shape.n ? t->shape.d[t->shape.n - 1] : 1;
     *bytes = 0;
     if (!gckpti_is_updated(p, t->id) || t->running)
         return 0;
     if (d->optimiser != GCKPT_CUSTOM_OPTIMISER)
         return (d->optimiser == GCKPT_MOMENTUM) + 2 * (d->optimiser == GCKPT_ADAMW);
-    if (!d->state_bytes)
-        return d->custom_state;
-    *bytes = d->state_bytes(d->user, p->g->store->params[t->index].p.name,
-                            gckpti_elements(&t->shape) / columns, columns);
-    return *bytes > 0;
+    *bytes = gckpti_custom_bytes(p, t, d->state_bytes);
+    return d->state_bytes ? *bytes > 0 : d->custom_state;
 }
 
 /* Appends parameter t. Returns its index. */

@@ -274,6 +274,16 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
             gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
+/* Returns the bytes by a callback of the desc, or 0 if no user's optimiser updates t. */
+GCKPTI_FN size_t gckpti_custom_bytes(const gckpti_planner *p, const gckpt_tensor *t,
+                                     size_t (*callback)(void *, const char *, int64_t, int64_t))
+{
+    const int calls = callback && p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER && !t->running;
+    const char *name = p->g->store->params[t->index].p.name;
+    return calls ? callback(p->desc->user, name, gckpti_rows(&t->shape), gckpti_last(&t->shape))
+                 : 0;
+}
+
 /* Models all gradients: targets, sums, shared bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
@@ -290,9 +300,15 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         for (int i = 0; i < t->inputs; i++)
             gckpti_find_target(p, u, t, i);
     }
-    for (int i = 0; i < p->n; i++) /* an update at the end of the step reads it */
-        if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
-            p->gradient[p->total[i]].last = p->backwards - 1;
+    for (int i = 0; i < p->n; i++) /* updates use the workspace of the backward before them */
+        if (gckpti_is_updated(p, i)) {
+            int *last = &p->gradient[p->total[i]].last, r = p->backwards - 1;
+            if (!p->accumulates && !p->desc->update_in_backward)
+                *last = r;
+            size_t bytes = gckpti_custom_bytes(p, p->tensors[i], p->desc->workspace_bytes);
+            size_t *most = &p->workspace_backward[p->node[p->backward[*last < r ? *last : r]].id];
+            *most = bytes > *most ? bytes : *most;
+        }
     (void)gckpti_pass(p, GCKPTI_PASS_GRADIENTS, NULL);
     for (int i = 0; i < p->desc->fetch.count; i++)
         if (p->desc->fetch.specs[i].gradient)

@@ -51,8 +51,7 @@ typedef struct {
 /* ---- plan/lowered.c ---- */
 /* An instruction whose operands are being listed. */
 typedef struct {
-    int x,
-        position; /* its index; the position of its entry in the schedule, or -1 if it has none */
+    int x, position; /* its index; the position of its entry in the schedule, or -1 without one */
 } gckpti_ins_at;
 
 /* ---- plan/encode.c ---- */

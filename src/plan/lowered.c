@@ -8,12 +8,9 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
-    for (int x = 0; x < d->sched.length; x++) {
-        int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
-        buffers += i < 0 ? p->workspace_backward[id] > 0
-                         : (p->workspace_forward[id] > 0) + (size_t)(d->sched.value_end[x] >= 0) +
-                               (d->sched.saved_end[x] >= 0);
-    }
+    buffers += p->desc->workspace_bytes ? (size_t)p->n : 0;
+    for (int x = 0; x < d->sched.length; x++) /* a workspace; value, saved and workspace */
+        buffers += d->sched.entry[x] < 0 ? 1 : 3;
     d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
@@ -188,8 +185,8 @@ GCKPTI_FN void gckpti_add_addends(const gckpti_planner *p, gckpti_lowered *d, in
         }
 }
 
-/* Adds the buffers and operands of a backward. */
-static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, int node, int x)
+/* Adds the buffers and operands of a backward. Returns its workspace, or -1. */
+static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, int node, int x)
 {
     const gckpti_node *u = &p->node[node];
     const gckpt_tensor *t = p->tensors[u->id];
@@ -213,12 +210,13 @@ static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, i
         gckpti_add_gradient(p, d, target->total, x);
     }
     gckpti_add_addends(p, d, u->id, 0, x);
+    return workspace;
 }
 
 /* Lists the buffers and operands of all instructions. */
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
-    int end = (int)d->length;
+    int end = (int)d->length, workspace = -1;
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         gckpti_get_or_add_gradient(p, d, v, 0);
@@ -229,10 +227,15 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         if (gckpti_defines(ins->kind)) {
             gckpti_add_defined_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
+            workspace = gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
         } else if (ins->kind == GCKPT_UPDATE) {
             gckpti_add_gradient(p, d, p->gradient[p->total[ins->id]].result, y);
             gckpti_add_addends(p, d, ins->id, 0, y);
+            size_t n = gckpti_custom_bytes(p, p->tensors[ins->id], p->desc->workspace_bytes);
+            if (n > 0 && (workspace < 0 || d->buffers[workspace].size < n))
+                workspace = gckpti_add_buffer(d, n, y, y, ins->id, GCKPT_BUFFER_WORKSPACE);
+            if (p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER)
+                gckpti_add_operand(d, n > 0 ? workspace : -1, y);
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
             gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */

@@ -129,12 +129,12 @@ typedef struct {
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then partial sums */
+    const size_t *addends; /* the other uses - 1 accumulators; then partial sums or a workspace */
 } gckpti_operands;
 
 /* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
  * Operands are stored in this order: out, saved, workspace, gradient, part; the value, or the
- * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
+ * value, gradient and total, of each input; addends and what follows them. */
 enum {
     GCKPTI_TAKES_OUT = 1,
     GCKPTI_TAKES_SAVED = 2,
@@ -242,7 +242,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  *     a BEGIN and ends with a NEXT
  * 1. in[i] < id and base <= id: nodes are in topological order.
  * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
- * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
+ * 3. Only reports and devices read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
 #define GCKPTI_NUMBER(type, name)                 type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {

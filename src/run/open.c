@@ -152,7 +152,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_param *q = gckpti_param_of(e, (int)states);
         const int slots = p->params[states].slots;
         if (slots) /* a state that it has already is of this size */
-            q->state_bytes = p->params[states].state_bytes;
+            q->p.state_bytes = p->params[states].state_bytes;
         const size_t size = gckpti_array_bytes(s, q, 1);
         if (GCKPTI_RUNS_TRAINING && !gckpti_ensure_state(s, q, slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,

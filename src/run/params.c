@@ -19,7 +19,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_update(planned) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    const int resized = q->p.state[0] && q->state_bytes != planned->state_bytes;
+    const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
     if (planned->slots &&
         (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
         return gckpti_error(

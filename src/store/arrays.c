@@ -4,7 +4,7 @@
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return i && q->state_bytes           ? q->state_bytes
+    return i && q->p.state_bytes           ? q->p.state_bytes
            : gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
            : i                           ? (size_t)q->p.elements * sizeof(float)
                                          : gckpti_values_bytes(&q->p);
@@ -21,7 +21,7 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
-    q->state_bytes = slots ? q->state_bytes : 0;
+    q->p.state_bytes = slots ? q->p.state_bytes : 0;
 }
 
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)

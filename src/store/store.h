@@ -36,8 +36,7 @@ typedef struct {
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
-    uint64_t updates;   /* number of updates of the state, for Adam's bias correction */
-    size_t state_bytes; /* size of its only state; 0 if states are floats of its shape */
+    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 #ifndef GCKPT_NO_DEVICES
     gckpti_mirror mirror;
 #endif

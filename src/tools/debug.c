@@ -243,7 +243,7 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     gckpti_init_pass(e, ins, &pass);
     if (!done)
         gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
-    const int slots = q->state_bytes ? 0 : p->params[ins->id].slots;
+    const int slots = q->p.state_bytes ? 0 : p->params[ins->id].slots;
     int slot = done ? -1 : slots;
     for (; slot < slots && scan.id < 0; slot++)
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,

@@ -71,37 +71,6 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
-/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
-static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
-                                 uint64_t step)
-{
-    gckpt_call call;
-    gckpt_update u;
-    gckpt_update_pass pass;
-    gckpti_init_call(e, &call);
-    gckpti_init_pass(e, ins, &pass);
-    memset(&u, 0, sizeof u);
-    gckpti_wait_in_flight(e, 0);
-    gckpti_pull(e->store, q);
-    u.name = q->p.name;
-    u.elements = pass.elements;
-    u.first = q->p.count < q->p.elements ? q->p.first : 0;
-    u.columns = gckpti_last(&q->p.shape);
-    u.rows = gckpti_rows(&q->p.shape);
-    u.call = &call;
-    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
-    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
-    memcpy(u.state, q->p.state, sizeof u.state);
-    u.clip_scale = e->update.clip_scale;
-    u.lr_scale = q->p.lr_scale;
-    u.decay_scale = q->p.decay_scale;
-    u.step = step;
-    u.hyper = &e->update.hyper;
-    e->desc.custom_optimiser(e->desc.user, &u);
-    gckpti_mark_changed(q, GCKPTI_HOST);
-    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
-}
-
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
  * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
 static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
@@ -164,8 +133,45 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
 static int gckpti_divides_first(const gckpt_exec *e)
 {
-    return e->update.hyper.clip > 0 || e->update.all_first ||
-           e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
+}
+
+/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
+static gckpt_result gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
+                                         uint64_t step)
+{
+    gckpt_call call;
+    gckpt_update u;
+    gckpt_update_pass pass;
+    if (!gckpti_divides_first(e))
+        gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
+    gckpti_init_call(e, &call);
+    gckpti_init_pass(e, ins, &pass);
+    gckpti_wait_in_flight(e, 0);
+    gckpti_pull(e->store, q);
+    u.name = q->p.name;
+    u.elements = pass.elements;
+    u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.columns = gckpti_last(&q->p.shape);
+    u.rows = gckpti_rows(&q->p.shape);
+    u.call = &call;
+    call.workspace =
+        GCKPTI_OF(gckpti_backend(e), own_memory)
+            ? (float *)(void *)e->blocks.host_scratch + gckpti_round_up((size_t)u.elements, 16)
+            : gckpti_arena_f32(e, pass.more[ins->uses - 1]);
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
+    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
+    memcpy(u.state, q->p.state, sizeof u.state);
+    u.clip_scale = e->update.clip_scale;
+    u.lr_scale = q->p.lr_scale;
+    u.decay_scale = q->p.decay_scale;
+    u.step = step;
+    u.hyper = &e->update.hyper;
+    e->desc.custom_optimiser(e->desc.user, &u);
+    gckpti_mark_changed(q, GCKPTI_HOST);
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
+    gckpti_gather_updated(e, q);
+    return GCKPT_OK;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
@@ -175,7 +181,6 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
     const int trained = p->params[ins->id].trained;
-    const int parts = gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES;
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
@@ -184,15 +189,10 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained) {
-        if (parts & GCKPTI_DIVIDES)
-            gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
-        gckpti_custom_update(e, ins, q, step);
-    } else {
-        gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
-        gckpti_mark_changed(q,
-                            GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-    }
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained)
+        return gckpti_custom_update(e, ins, q, step);
+    gckpti_pass_over(e, ins, GCKPTI_APPLIES | (gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES), step);
+    gckpti_mark_changed(q, GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
     gckpti_gather_updated(e, q);
     return GCKPT_OK;
 }

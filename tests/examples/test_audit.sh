@@ -47,6 +47,13 @@ for how in "--budget 820K" "--checkpoint optimal --micro-batch 2" "--checkpoint 
     "--checkpoint memory-poor" "--checkpoint sqrt --micro-batch 4 --threads 2"; do
     check "$how" equal '0 to 12' build/audit "$a" --step 5-12 $how
 done
+for kind in adam8bit muon apollo-mini; do
+    hash=$(hash_of $gpt --steps 6 --optimiser $kind --ledger "$work/$kind.ledger" --ledger-every 3)
+    check "--optimiser $kind: its state is in the ledger" test -n "$hash" -a \
+        "$(grep -ac '^tensor state0 [0-9]* bytes' "$work/$kind.ledger")" -gt 20
+    check "--optimiser $kind: an audit with another plan" equal '0 to 6' build/audit "$work/$kind.ledger" --step all \
+        --checkpoint memory-poor --micro-batch 2 --threads 2
+done
 build/gpt --resume "$work/a.st" --steps 40 --ledger "$work/later.ledger" --save "$work/40.st" > "$work/stdout"
 check "a new ledger of a resumed run" equal '30 to 40' build/audit "$work/later.ledger" --step all --from "$work/30.st"
 check "it needs the checkpoint" fails_with 1 "begins at step 30: give the file saved at that step" \

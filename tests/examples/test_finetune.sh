@@ -78,7 +78,7 @@ check "--will-it-fit with a config.json alone" sh -c "build/finetune --will-it-f
     --context 48 | grep -q '^lora  *int8  *[0-9]*-[0-9]*$'"
 check "--will-it-fit within a budget" sh -c "build/finetune --will-it-fit tests/golden/gpt2/bare --budget 300K |
     grep -q '^lora  *f32  *no: ...$' && build/finetune --will-it-fit tests/golden/gpt2/bare --budget 300K | grep -q '^lora  *int4  *yes, +'"
-for n in "" "--threads 1" "--threads 3"; do
+for n in "" "--threads 1" "--threads 3" "--optimiser adam8bit" "--optimiser muon --threads 2" "--optimiser apollo-mini"; do
     bytes=$(build/finetune $model --data "$work/text" --context 24 --batch 2 --micro-batch 1 $n --plan |
         sed -n 's/^plan .* \([0-9]*\) bytes$/\1/p')
     check "--will-it-fit $n: the bytes of a training's plan without recomputing" test "$(build/finetune --will-it-fit "$work/tiny" \

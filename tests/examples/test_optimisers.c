@@ -23,7 +23,7 @@ static int is_hidden(const char *name, int64_t rows, int64_t columns)
     return rows > 1 && columns > 1 && strcmp(name, "out.w") != 0;
 }
 static adam8bit maps;
-static muon orthogonal = { is_hidden, 2, 0, NULL };
+static muon orthogonal = { is_hidden, 2 };
 static apollo_mini projected = { is_hidden, GOLDEN_SEED, 128, GOLDEN_GAP };
 
 static const struct {
@@ -70,6 +70,7 @@ static void begin(training *t, int kind, const how *h)
     const gckpt_term term = { gckpt_cross_entropy(out, target, NULL, 0), 1, 0 };
     gckpt_plan_desc d = { .mode = h->least ? GCKPT_OPTIMAL : h->mode, .batch = ROWS, .threads = h->threads,
                           .optimiser = GCKPT_CUSTOM_OPTIMISER, .state_bytes = kinds[kind].bytes, .user = kinds[kind].user };
+    d.workspace_bytes = kinds[kind].update == muon_update ? muon_workspace : NULL;
     const gckpt_exec_desc e = { .custom_optimiser = kinds[kind].update, .user = kinds[kind].user };
     d.budget = h->least ? 1 : 0;
     t->p = gckpt_plan_new(g, &term, 1, &d);
@@ -118,7 +119,6 @@ static gckpt_store *run(int kind, const how *h, double *losses)
         losses[k] = report.loss;
     }
     util_free(t.e, t.p, t.g, NULL);
-    muon_close(&orthogonal);
     return t.s;
 }
 

@@ -1,6 +1,7 @@
-/* test_state_bytes.c - optimisers whose state is bytes (gckpt_plan_desc.state_bytes): the plan counts them exactly; every
- * plan, budget, micro-batch, number of threads and way to feed a step gives the same bits of values and state; a file
- * keeps them, so that a resumed training has the bits of an uninterrupted one; state of another size is refused. */
+/* test_state_bytes.c - optimisers whose state is bytes (gckpt_plan_desc.state_bytes) and whose updates have a workspace
+ * (workspace_bytes): the plan counts both exactly; every plan, budget, micro-batch, number of threads and way to feed a
+ * step gives the same bits of values and state, with and without a workspace; a file keeps them, so that a resumed
+ * training has the bits of an uninterrupted one; state of another size is refused. */
 #include "gradckpt.h"
 #include "check.h"
 #include "util.h"
@@ -17,6 +18,32 @@ static size_t state_bytes(void *user, const char *name, int64_t rows, int64_t co
                                   : (size_t)columns;
 }
 
+enum { LARGE = 50000 };
+static char arena_memory[65536],
+    *arena; /* the executor's, of arena_bytes, if updates have a workspace */
+static size_t arena_bytes, workspace_end, large;
+
+/* Two floats for each element of a matrix and 5 bytes, and `large` bytes more for "mid.w". */
+static size_t workspace_bytes(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    CHECK(user == x && name && rows > 0 && columns > 0);
+    return rows > 1 ? (size_t)(rows * columns) * 8 + 5 + (strcmp(name, "mid.w") ? 0 : large) : 0;
+}
+
+/* Fills the workspace of an update, which lies in the arena, and copies the gradient to its end. Returns the copy. */
+static const float *copied_gradient(const gckpt_update *u, float *workspace)
+{
+    const size_t n = workspace_bytes(x, u->name, u->rows, u->columns),
+                 elements = (size_t)u->elements;
+    const size_t end = (size_t)((char *)workspace + n - arena);
+    CHECK(n > 0 && (char *)workspace >= arena && end <= arena_bytes &&
+          (uintptr_t)workspace % 64 == 0);
+    workspace_end = end > workspace_end ? end : workspace_end;
+    memset(workspace, 0xff, n);
+    return (const float *)memcpy(workspace + n / 4 - elements, u->gradient,
+                                 elements * sizeof(float));
+}
+
 /* Momentum in eighths of the learning rate, a signed byte. It also depends on the update's number and on its row, which
  * a matrix alone has. */
 static void update(void *user, const gckpt_update *u)
@@ -24,10 +51,12 @@ static void update(void *user, const gckpt_update *u)
     signed char *m = (signed char *)u->state[0];
     const int64_t n = u->rows * u->columns;
     CHECK(user == x && u->elements == n && u->first == 0 && u->call != NULL);
+    const float *gradient =
+        u->call->workspace ? copied_gradient(u, (float *)u->call->workspace) : u->gradient;
     CHECK((u->rows > 1) == (strchr(u->name, 'w') != NULL) &&
           (m == NULL) == !strcmp(u->name, "end.b"));
     for (int64_t i = 0; i < n; i++) {
-        const float g = u->gradient[i] * u->clip_scale;
+        const float g = gradient[i] * u->clip_scale;
         const int step = g > 0.25f ? 8 : g > 0 ? 1 : g < -0.25f ? -8 : -1, old = m ? m[i] : 0;
         const int new_m =
             (old * 3 + step * 4) / 4 + (int)(u->step % 2 + (uint64_t)(i / u->columns) % 2);
@@ -45,7 +74,7 @@ static void update(void *user, const gckpt_update *u)
 typedef struct {
     gckpt_mode mode;
     int64_t rows; /* of the graph */
-    int threads, least, in_backward, clips, streams;
+    int threads, least, in_backward, clips, streams, scratch;
 } how;
 
 typedef struct {
@@ -74,7 +103,8 @@ static training begin(gckpt_store *s, const how *h, const gckpt_plan_desc *reque
         gckpt_gelu(dense(gckpt_tanh(dense(in, "one", IN, MID)), "mid", MID, MID)), "end", MID, OUT);
     gckpt_term term = { gckpt_mean_squared_error(out, want, NULL), 1, 0 };
     gckpt_plan_desc d = *request;
-    const gckpt_exec_desc exec = { .custom_optimiser = update, .user = x };
+    gckpt_exec_desc exec = { .custom_optimiser = update, .user = x };
+    d.workspace_bytes = h->scratch ? workspace_bytes : NULL;
     d.mode = h->least ? GCKPT_OPTIMAL : h->mode;
     d.batch = h->rows < ROWS ? ROWS : 0;
     d.threads = h->threads;
@@ -86,6 +116,12 @@ static training begin(gckpt_store *s, const how *h, const gckpt_plan_desc *reque
         t.p = gckpt_plan_new(t.g, &term, 1, &d);
     }
     CHECK_MSG(t.p != NULL, "%s", gckpt_error_text(t.g));
+    if (h->scratch && trains) {
+        arena = arena_memory + 64 - (uintptr_t)arena_memory % 64;
+        arena_bytes = gckpt_plan_describe(t.p).arena;
+        CHECK(arena_bytes + 64 <= sizeof arena_memory);
+        exec.arena = arena, exec.arena_size = arena_bytes;
+    }
     t.e = trains ? gckpt_exec_new(t.p, s, &exec) : NULL;
     CHECK_MSG(!trains || t.e != NULL, "%s", gckpt_error_text(s));
     t.feeds[0].input = gckpt_id(in), t.feeds[1].input = gckpt_id(want);
@@ -161,12 +197,13 @@ static int same(const file *a, const file *b)
 static void test_bits(void)
 {
     static const how all[] = {
-        { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0 }, { GCKPT_MEMORY_POOR, ROWS, 2, 0, 0, 0, 0 },
-        { GCKPT_OPTIMAL, ROWS, 1, 1, 0, 0, 0 },   { GCKPT_STORE_ALL, ROWS, 1, 0, 1, 0, 0 },
-        { GCKPT_STORE_ALL, 4, 3, 0, 0, 0, 0 },    { GCKPT_OPTIMAL, 1, 1, 1, 0, 0, 0 },
-        { GCKPT_STORE_ALL, 4, 1, 0, 0, 0, 1 },
+        { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0, 0 }, { GCKPT_MEMORY_POOR, ROWS, 2, 0, 0, 0, 0, 0 },
+        { GCKPT_OPTIMAL, ROWS, 1, 1, 0, 0, 0, 0 },   { GCKPT_STORE_ALL, ROWS, 1, 0, 1, 0, 0, 0 },
+        { GCKPT_STORE_ALL, 4, 3, 0, 0, 0, 0, 0 },    { GCKPT_OPTIMAL, 1, 1, 1, 0, 0, 0, 0 },
+        { GCKPT_STORE_ALL, 4, 1, 0, 0, 0, 1, 0 },
     };
-    for (int clips = 0; clips < 2; clips++) {
+    for (int way = 0; way < 4; way++) {
+        const int clips = way % 2;
         how h = all[0];
         h.clips = clips;
         file want = trained(&h, 0);
@@ -175,16 +212,82 @@ static void test_bits(void)
         for (size_t i = 0; i < sizeof all / sizeof *all; i++)
             for (int cut = i == 0; cut < STEPS; cut += 2) {
                 h = all[i];
-                h.clips = clips;
+                h.clips = clips, h.scratch = way / 2;
                 if (h.in_backward && clips)
                     continue;
                 file got = trained(&h, cut);
-                CHECK_MSG(same(&want, &got), "plan %d, clipping %d: resumed after step %d", (int)i,
-                          clips, cut);
+                CHECK_MSG(same(&want, &got),
+                          "plan %d, clipping %d, workspace %d: resumed after step %d", (int)i,
+                          clips, way / 2, cut);
                 free(got.bytes);
             }
         free(want.bytes);
     }
+}
+
+/* The arena has the workspace where it has room, next to all gradients; a large one makes it larger by just these
+ * bytes, which updates touch; and a budget counts it. */
+static void test_workspace(void)
+{
+    static const int64_t elements = IN * MID + MID + MID * MID + MID + MID * OUT + OUT;
+    for (int rows = ROWS; rows > 0; rows -= ROWS - 3)
+        for (int early = 0; early <= (rows == ROWS); early++) {
+            how h = { GCKPT_STORE_ALL, rows, 1, 0, early, 0, 0, 0 };
+            gckpt_store *s = gckpt_store_new(NULL);
+            training t = begin(s, &h, &sized, 0);
+            const size_t least = gckpt_plan_describe(t.p).arena;
+            end(&t);
+            h.scratch = 1, large = 0;
+            t = begin(s, &h, &sized, 0);
+            CHECK_MSG(gckpt_plan_describe(t.p).arena == least || rows < ROWS || early,
+                      "%zu for %zu", gckpt_plan_describe(t.p).arena, least);
+            end(&t);
+            large = LARGE, workspace_end = 0;
+            t = begin(s, &h, &sized, 1);
+            const size_t room = (size_t)(arena_bytes - LARGE - 8 * MID * MID - 5);
+            CHECK_MSG(room < (size_t)elements * 4 + 64 * 8 + (size_t)(rows * MID * 4), "%zu", room);
+            steps(&t, &h, 0, 1);
+            CHECK(workspace_end > LARGE);
+            end(&t);
+            h.mode = GCKPT_OPTIMAL, h.least = 1;
+            t = begin(s, &h, &sized, 0); /* the least budget */
+            CHECK(gckpt_plan_describe(t.p).arena > LARGE &&
+                  gckpt_plan_describe(t.p).arena <= arena_bytes);
+            CHECK_MSG(gckpt_plan_describe(t.p).proven_bytes + 64 > gckpt_plan_bytes(t.p),
+                      "%zu of %zu", gckpt_plan_describe(t.p).proven_bytes, gckpt_plan_bytes(t.p));
+            end(&t);
+            gckpt_store_free(s);
+        }
+    large = 0;
+}
+
+/* A workspace that no machine has is refused. */
+static size_t endless(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    (void)user, (void)name, (void)rows, (void)columns;
+    return SIZE_MAX;
+}
+
+static void test_too_large(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init init = { 0.5f, 0, 0 };
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(3, 2), init);
+    const gckpt_term term = { gckpt_sum_loss(gckpt_linear(
+                                  gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 3)), w, NULL)),
+                              1, 0 };
+    static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
+                                        GCKPT_OPTIMAL };
+    for (size_t i = 0; i < 4; i++) {
+        const gckpt_plan_desc d = { .mode = modes[i],
+                                    .optimiser = GCKPT_CUSTOM_OPTIMISER,
+                                    .workspace_bytes = endless };
+        CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
+        CHECK_MSG(strstr(gckpt_error_text(g), "more than this machine can address") != NULL, "%s",
+                  gckpt_error_text(g));
+    }
+    util_free(NULL, NULL, g, s);
 }
 
 static int refuses(gckpt_store *s, const gckpt_plan *p, const char *text)
@@ -201,7 +304,7 @@ static int refuses(gckpt_store *s, const gckpt_plan *p, const char *text)
  * store as it is; a reset makes place for another one if no executor uses the store. */
 static void test_refusals(void)
 {
-    static const how h = { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0 };
+    static const how h = { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0, 0 };
     static const gckpt_plan_desc adam,
         floats = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .custom_state = 2 };
     gckpt_store *s = gckpt_store_new(NULL);
@@ -221,7 +324,8 @@ static void test_refusals(void)
     CHECK(gckpt_store_peek(s, 0, &q) == GCKPT_OK && q.state[0] == NULL);
     end(&other), end(&own);
     other = begin(s, &h, &adam, 1);
-    CHECK(gckpt_plan_kind_bytes(other.p, GCKPT_BYTES_STATE) == 2 * gckpt_plan_kind_bytes(other.p, GCKPT_BYTES_PARAMETERS));
+    CHECK(gckpt_plan_kind_bytes(other.p, GCKPT_BYTES_STATE) ==
+          2 * gckpt_plan_kind_bytes(other.p, GCKPT_BYTES_PARAMETERS));
     steps(&other, &h, 1, 2);
     CHECK(gckpt_store_write(s, file_write, &theirs, NULL) == GCKPT_OK);
     CHECK(gckpt_store_read(s, file_read, &mine, mine.size, NULL) == GCKPT_E_DATA &&
@@ -246,7 +350,9 @@ static void test_refusals(void)
 static void test_shards(void)
 {
     const gckpt_init init = { 0.5f, 0, 0 };
-    const gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .state_bytes = state_bytes, .user = x };
+    const gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER,
+                                .state_bytes = state_bytes,
+                                .user = x };
     const gckpt_exec_desc exec = { .custom_optimiser = update, .user = x };
     file f = { 0 };
     for (int shards = 0; shards < 2; shards++) {
@@ -275,7 +381,7 @@ static void test_shards(void)
 /* A block of the promised bytes suffices; after a failed allocation, the store has the bytes that it had before. */
 static void test_memory(void)
 {
-    static const how h = { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0 };
+    static const how h = { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0, 0 };
     static const gckpt_exec_desc exec = { .custom_optimiser = update, .user = x };
     gckpt_store *s = gckpt_store_new(NULL);
     training t = begin(s, &h, &sized, 0);
@@ -288,9 +394,11 @@ static void test_memory(void)
         CHECK(gckpt_plan_params(t.p, small) == GCKPT_OK);
         e = gckpt_exec_new(t.p, small, &exec);
         CHECK_MSG((e == NULL) == (less > 0), "%s", gckpt_error_text(small));
-        const char *hint = less ? strstr(gckpt_error_text(small), " bytes, ") : NULL; /* it counts 16 for alignment */
+        const char *hint = less ? strstr(gckpt_error_text(small), " bytes, ")
+                                : NULL; /* it counts 16 for alignment */
         const size_t bytes = hint ? (size_t)strtoull(hint + 8, NULL, 10) : need;
-        CHECK_MSG(bytes >= need && bytes <= need + 16 && (!less || hint), "%zu: %s", need, gckpt_error_text(small));
+        CHECK_MSG(bytes >= need && bytes <= need + 16 && (!less || hint), "%zu: %s", need,
+                  gckpt_error_text(small));
         gckpt_exec_free(e);
         gckpt_store_free(small);
     }
@@ -313,6 +421,75 @@ static void test_memory(void)
     gckpt_store_free(s);
 }
 
+#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_NO_FETCH)
+/* An update that waits for a forward after the last backward, which reads the parameter for a fetch, has its workspace. */
+static void test_late_reader(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init init = { 0.5f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, IN));
+    gckpt_tensor *w = gckpt_param(g, "one.w", gckpt_shape2(IN, MID), init);
+    gckpt_tensor *v = gckpt_param(g, "mid.w", gckpt_shape2(MID, OUT), init);
+    gckpt_tensor *h = gckpt_linear(in, w, NULL), *out = gckpt_linear(h, v, NULL),
+                 *loss = gckpt_sum_loss(out);
+    gckpt_tensor *late = gckpt_linear(h, v, NULL);
+    const gckpt_term term = { loss, 1, 0 };
+    const gckpt_fetch_spec fetch = { late, 0 };
+    const struct {
+        gckpt_kind kind;
+        const gckpt_tensor *of;
+    } order[] = { { GCKPT_FORWARD, h },     { GCKPT_FORWARD, out },  { GCKPT_FORWARD, loss },
+                  { GCKPT_BACKWARD, loss }, { GCKPT_BACKWARD, out }, { GCKPT_BACKWARD, h },
+                  { GCKPT_FORWARD, late } };
+    gckpt_instruction list[7];
+    memset(list, 0, sizeof list);
+    for (int i = 0; i < 7; i++)
+        list[i].kind = order[i].kind, list[i].id = gckpt_id(order[i].of);
+    gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE,
+                          .optimiser = GCKPT_CUSTOM_OPTIMISER,
+                          .state_bytes = state_bytes,
+                          .workspace_bytes = workspace_bytes,
+                          .user = x,
+                          .update_in_backward = 1 };
+    d.schedule.instructions = list, d.schedule.count = 7;
+    d.fetch.specs = &fetch, d.fetch.count = 1;
+    large = 1000;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    arena = arena_memory + 64 - (uintptr_t)arena_memory % 64;
+    arena_bytes = gckpt_plan_describe(p).arena;
+    const gckpt_exec_desc exec = {
+        .custom_optimiser = update, .user = x, .arena = arena, .arena_size = arena_bytes
+    };
+    gckpt_exec *e = gckpt_exec_new(p, s, &exec);
+    const gckpt_feed feed = { gckpt_id(in), x[0] };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.125f);
+    CHECK_MSG(gckpt_step(e, &feed, 1, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    int waits = 0, update_at = 0;
+    const gckpt_plan_info info = gckpt_plan_describe(p);
+    gckpt_instruction last = { GCKPT_UPDATE, 0 };
+    for (int i = 0; i < info.instructions; i++) {
+        gckpt_instruction now;
+        CHECK(gckpt_plan_get(p, i, &now) == GCKPT_OK);
+        waits += last.kind == GCKPT_FORWARD && now.kind == GCKPT_UPDATE;
+        update_at = now.kind == GCKPT_UPDATE ? i : update_at;
+        last = now;
+    }
+    CHECK_MSG(waits == 1, "%d updates follow a forward", waits);
+    size_t most = 0; /* bytes of the workspace of the last update */
+    for (int i = 0; i < info.buffers; i++) {
+        gckpt_buffer b;
+        CHECK(gckpt_plan_buffer(p, i, &b) == GCKPT_OK);
+        if (b.kind == GCKPT_BUFFER_WORKSPACE && b.end == update_at)
+            most = b.size > most ? b.size : most;
+    }
+    CHECK_MSG(most == workspace_bytes(x, "mid.w", MID, OUT), "%zu bytes of workspace", most);
+    large = 0;
+    util_free(e, p, g, s);
+}
+#endif
+
 int main(void)
 {
     for (int k = 0; k < STEPS; k++) {
@@ -322,6 +499,11 @@ int main(void)
             y[k][i] = (float)between(-100, 100) / 64;
     }
     test_bits();
+    test_workspace();
+    test_too_large();
+#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_NO_FETCH)
+    test_late_reader();
+#endif
     test_refusals();
     test_memory();
 #ifndef GCKPT_NO_RANKS

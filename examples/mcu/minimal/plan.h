@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 18 || GCKPT_CONTRACT != 5
+#if GCKPT_PLAN_FORMAT != 19 || GCKPT_CONTRACT != 5
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744

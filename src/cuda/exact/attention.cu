@@ -302,6 +302,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         __syncthreads();
         sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
+    UNROLLED(r, R) UNROLLED(n, N) /* keys before all windows keep gradients that are subnormal */
+    {
+        const int e = slice + column_of(n), row = first_row + r;
+        if (!MIXED || e >= a.d || row >= visible.ahead + 1 - a.window)
+            continue;
+        dk[r][n] = a.accumulate[1] ? to_k[row * kv.c + e] + 0.0f : dk[r][n]; /* -0 becomes +0 */
+        dv[r][n] = a.accumulate[2] ? to_v[row * kv.c + e] + 0.0f : dv[r][n];
+    }
     const int attended = tiles ? visible.count : 0;
     clear_masked(dk, first_row, visible.count);
     clear_masked(dv, first_row, visible.count);
