@@ -7,6 +7,8 @@ typedef struct {
     int capacity;
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
+/* Computes a slice of a cache. Returns 0 if the call is another slice. */
+GCKPTI_FN int gckpti_latest_rows(const gckpt_call *call);
 
 /* ---- cache/run.c ---- */
 typedef struct {
@@ -16,5 +18,8 @@ typedef struct {
     int64_t new_positions;  /* positions that a call adds */
     int64_t position, rows; /* positions in the caches, for this many rows of the batch */
     int64_t max_written;    /* highest position since the caches were empty */
+    int64_t begun;          /* position at which the last call began */
 } gckpti_cache_state;
+#else
+#define gckpti_latest_rows(call) 0
 #endif
