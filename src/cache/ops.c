@@ -53,10 +53,9 @@ GCKPTI_FN int gckpti_latest_rows(const gckpt_call *call)
         return 0;
     for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
         const int64_t at = call->position + p->relative - n + i % n;
-        gckpti_zero_unless(call->out + i * c, c, at >= 0);
-        if (at >= 0)
-            memcpy(call->out + i * c, x->data + (i / n * held + at % held) * c,
-                   (size_t)c * sizeof(float));
+        const float *from = x->data + (at < 0 ? 0 : (i / n * held + at % held) * c);
+        for (int64_t j = 0; j < c; j++)
+            call->out[i * c + j] = at < 0 ? 0.0f : from[j];
     }
     return 1;
 }
@@ -105,8 +104,7 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     const char *listed = op && op->flags & GCKPTI_BUILTIN_OP ? name : "";
     const int64_t capacity = gckpti_cache_of(g->variable)->capacity;
     const gckpti_slice *slice = strcmp(listed, "slice") ? NULL : (const gckpti_slice *)attributes;
-    const int is_concat = !strcmp(listed, "concat"), is_delta = !strncmp(listed, "delta_", 6);
-    const int axis = slice ? slice->axis : is_concat ? *(const int *)attributes : 0;
+    const int axis = slice ? slice->axis : strcmp(listed, "concat") ? 0 : *(const int *)attributes;
     const int64_t begin = slice ? gckpti_join_words(slice->begin) : 0;
     const int64_t added = g->variable->in[0]->shape.d[1];
     if (slice && slice->relative && !axis && in[0]->shape.d[0] - begin < capacity)
@@ -120,17 +118,16 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
             continue;
         if (!strcmp(listed, "attention"))
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
-        const int window = gckpti_cache_of(x)->window, on_1 = axis == 1 || axis == 1 - x->shape.n;
         const int64_t held = x->shape.d[1], earlier = slice ? held - begin - added : 0;
-        if (slice       ? x->variable != x || !on_1 || gckpti_join_words(slice->end) != held
-            : is_concat ? window || !on_1 || i < n - 1
-                        : !is_delta)
+        const int window = gckpti_cache_of(x)->window, on_1 = axis == 1 || axis == 1 - x->shape.n;
+        if (strncmp(listed, "delta_", 6) &&
+            (!on_1 || (slice ? x->variable != x || gckpti_join_words(slice->end) != held
+                             : window || i < n - 1)))
             gckpti_fail_cached(g, name, x);
-        else if (window && 2 * (added > earlier ? added : earlier) > held)
+        else if (window && (2 * added > held || 2 * earlier > held))
             gckpti_fail(g, GCKPT_E_ARG,
-                        "%s: %T holds %I rows; a call can add half of them, here %I, and a slice "
-                        "can read as many earlier ones, here %I: feed fewer rows at a time, or "
-                        "give the cache a longer window",
+                        "%s: %T holds %I rows; a call can add half of them, not %I, and read as "
+                        "many earlier ones, not %I: add fewer, or give it a longer window",
                         name, x, held, added, earlier);
     }
     return g->object.sticky == GCKPT_OK;

@@ -293,8 +293,7 @@ typedef struct gckpti_strided {
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
-    int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0; of a
-                   * variable, how many rows a call adds: the last row is the one written last */
+    int relative; /* if nonzero, the call's position is added; omitted if 0; of a variable: T */
 } gckpti_slice;
 
 /* ---- ops/embed.c ---- */

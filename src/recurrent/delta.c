@@ -47,7 +47,7 @@ static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
     for (int i = 0; i < 5; i++)
         s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad, s.add[i] = call->in[i].accumulate;
     s.before = call->inputs > 5 ? call->in[5].data : NULL;
-    s.state = s.o.capacity && !s.before ? call->out : NULL;
+    s.state = s.o.capacity && call->inputs == 5 ? call->out : NULL;
     s.g = call->grad_out, s.out = s.state ? NULL : call->out;
     s.workspace = (float *)call->workspace;
     return s;
@@ -66,7 +66,8 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
     const gckpti_delta *o = (const gckpti_delta *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *decay = &call->in[3].shape, *beta = &call->in[4].shape;
-    const int64_t threads = gckpti_is_plain(call) ? 1 : call->threads;
+    const int is_state = o->capacity && call->inputs == 5;
+    const int64_t threads = is_state ? 0 : gckpti_is_plain(call) ? 1 : call->threads;
     const gckpt_shape factors = gckpt_shape3(v->d[0], v->d[1], o->heads);
     if (q->n != 3 || k->n != 3 || v->n != 3 || q->d[0] != k->d[0] || q->d[2] != k->d[2] ||
         (q->d[1] != k->d[1] && !o->capacity) || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
@@ -80,7 +81,8 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
                           "and beta %S (B,T,heads), with K and D at most %i",
                           o->heads, o->key_heads, q, k, v, decay, beta, GCKPTI_DELTA_COLUMNS);
     const gckpti_delta_call s = gckpti_delta_of(call);
-    call->shape = gckpt_shape3(q->d[0], q->d[1], v->d[2]);
+    call->shape = is_state ? gckpt_shape3(q->d[0], o->heads, (s.keys + 1) * s.values)
+                           : gckpt_shape3(q->d[0], q->d[1], v->d[2]);
     call->workspace_forward = (size_t)(threads * gckpti_delta_workspace(&s, 0)) * sizeof(float);
     call->workspace_backward = (size_t)(threads * gckpti_delta_workspace(&s, 1)) * sizeof(float);
     return GCKPT_OK;
@@ -128,8 +130,8 @@ static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
     const int64_t n = s.keys * s.values, at = i * (n + s.values), position = s.first;
     float *state = s.state ? s.state + at : s.workspace + worker * n;
     const float *from = s.before ? s.before + at : state;
-    if (s.state)
-        s.first = gckpti_delta_resume(state + n, position), s.steps = position - s.first;
+    for (int64_t j = 0; s.state && j < s.values; j++)
+        s.first = gckpti_delta_resume(state + n + j, position), s.steps = position - s.first;
     if (!s.before)
         gckpti_zero_unless(state, n, s.first > 0);
     for (int64_t t = 0; t < s.steps; t++, from = state) {
@@ -178,7 +180,7 @@ static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
 static void gckpti_compute_delta_rule(const gckpt_call *call, int backward)
 {
     gckpti_delta_call s = gckpti_delta_of(call);
-    const int64_t items = call->in[0].shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
+    const int64_t items = call->shape.d[0] * (backward ? s.o.key_heads : s.o.heads);
     const int64_t cost = s.steps * s.keys * s.values * (backward ? 28 * s.group : 8);
     s.step = GCKPTI_KERNEL_OF(call, recurrent->delta_update, gckpti_delta_update);
     s.grads = GCKPTI_KERNEL_OF(call, recurrent->delta_grads, gckpti_delta_grads);
@@ -207,21 +209,10 @@ GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
                  GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
 
-static gckpt_result gckpti_delta_state_shape(gckpt_call *call)
-{
-    const gckpt_result result = gckpti_delta_rule_shape(call);
-    const gckpt_shape *k = &call->in[1].shape, *v = &call->in[2].shape;
-    const gckpti_delta *o = (const gckpti_delta *)call->attributes;
-    call->workspace_forward = 0;
-    if (result == GCKPT_OK)
-        call->shape =
-            gckpt_shape3(v->d[0], o->heads, (k->d[2] / o->key_heads + 1) * (v->d[2] / o->heads));
-    return result;
-}
 GCKPTI_FN void gckpti_delta_state_forward(const gckpt_call *call)
 {
     gckpti_compute_delta_rule(call, 0);
 }
-GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_state_shape, gckpti_delta_rule_flops, NULL, NULL,
+GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_flops, NULL, NULL,
                 NULL, GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT, 0);
 #endif

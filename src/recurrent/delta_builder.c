@@ -6,10 +6,10 @@
 GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
 {
     gckpt_tensor *all[6] = { in[0], in[1], in[2], desc->decay, desc->beta, NULL };
+    const gckpt_tensor *k = in[1];
     gckpt_graph *g = in[0]->graph;
     gckpti_delta o = { 0, 0, desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
                        desc->scale };
-    int cached = 0;
     if (!desc->decay || !desc->beta)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: %s without %s: give both, or none",
                            desc->decay ? "decay" : "beta", desc->decay ? "beta" : "decay");
@@ -19,20 +19,16 @@ GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_a
                            "attention: with decay and beta, causal must be 1, and lengths, mask, "
                            "window and cap 0 or NULL; scale %g must be positive (0: 1 / sqrt(K))",
                            (double)desc->scale);
-    for (int i = 0; i < 5; i++)
-        cached += !all[i]->variable ? 0 : i && all[i]->variable == all[i] ? 1 : 5;
-    if (cached &&
-        (cached != 4 || in[0]->shape.n != 3 || in[0]->shape.d[1] != g->variable->in[0]->shape.d[1]))
+    if (k->variable &&
+        (k->variable != k || in[0]->shape.n != 3 || in[0]->shape.d[1] != k->in[0]->shape.d[1]))
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: if k, v, decay or beta is a gckpt_cache, all four must be, "
-                           "and q the %I rows that a call adds; q is %S",
-                           g->variable->in[0]->shape.d[1], &in[0]->shape);
-    if (cached) {
-        memcpy(&o, in[1]->attributes, 2 * sizeof(int));
+                           "attention: with decay, a k %S with cached rows must be a gckpt_cache, "
+                           "as v, decay and beta, and q %S the %I rows that a call adds",
+                           &k->shape, &in[0]->shape, k->variable->in[0]->shape.d[1]);
+    if (k->variable) {
+        memcpy(&o, k->attributes, offsetof(gckpti_delta, heads));
         all[5] = gckpt_apply(&gckpti_op_delta_state, all, 5, &o, sizeof o);
-        if (!all[5])
-            return NULL;
     }
-    return gckpt_apply(&gckpti_op_delta_rule, all, cached ? 6 : 5, &o, sizeof o);
+    return gckpt_apply(&gckpti_op_delta_rule, all, k->variable ? 6 : 5, &o, sizeof o);
 }
 #endif

@@ -66,7 +66,7 @@ const OpKernels EXACT_OPS[] = {
 #ifndef GCKPT_NO_RECURRENT
     OP_WORDS(gru, cells, cells_by<3, false>) OP_WORDS(lstm, cells, cells_by<4, false>)
     OP_WORDS(gru_reset_before, reset_before, cells_by<3, true>)
-    OP_WORDS(delta_rule, delta, delta_rule_by)
+    OP_WORDS(delta_rule, delta, delta_rule_by) OP_AS(delta_state, delta_rule_by)
 #endif
 };
 #undef ROW

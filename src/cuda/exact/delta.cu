@@ -3,24 +3,22 @@
  * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
 enum { DELTA_THREADS = 256 };
 
-/* Returns s of the current call, in a capture as well; steps with a query are the last ones. */
-__device__ gckpti_delta_call delta_now(gckpti_delta_call s, const StepParams *params)
-{
-    s.first = s.o.missing ? params->position : 0;
-    s.steps = s.first + s.queries;
-    return s;
-}
-
+/* Computes columns of a state and outputs; the position is that of the call, in a capture too. */
 __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
 {
-    const gckpti_delta_call s = delta_now(run, params);
+    gckpti_delta_call s = run;
     const int64_t item = i / s.values, j = i - item * s.values, n = s.keys * s.values;
-    float *state = s.workspace + item * n;
-    for (int64_t k = j; k < n; k += s.values)
+    const int64_t position = s.o.capacity ? params->position : 0, at = item * (n + s.values);
+    float *state = s.state ? s.state + at : s.workspace + item * n;
+    const float *from = s.before ? s.before + at : state;
+    s.first = position;
+    if (s.state)
+        s.first = gckpti_delta_resume(state + n + j, position), s.steps = position - s.first;
+    for (int64_t k = j; k < n && !s.before && !s.first; k += s.values)
         state[k] = 0.0f;
-    for (int64_t t = 0; t < s.steps; t++) {
+    for (int64_t t = 0; t < s.steps; t++, from = state) {
         const gckpti_delta_step x =
-            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, state, state);
+            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, from, state);
         gckpti_delta_columns(&x, j, 1);
     }
 }
