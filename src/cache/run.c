@@ -12,8 +12,8 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position at which a call can resume: windowed caches overwrite old rows. Readers
- * other than attention resume where the last call began, or later. */
+/* Returns the first position at which a call can resume: windowed caches overwrite old rows.
+ * Readers other than attention resume where the last call began, or later. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -97,7 +97,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: cannot continue at position %I. Calls reached %I; with the "
-                            "windows used, attention can resume from %I on",
+                            "windows used, calls can resume from %I on, or from 0",
                             position, caches->max_written, gckpti_first_resumable(e));
     return GCKPT_OK;
 }
@@ -118,7 +118,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: cannot go to position %I. Calls reached %I; with the "
-                            "windows used, attention can resume from %I on (or 0)",
+                            "windows used, calls can resume from %I on (or 0)",
                             position, caches->max_written, gckpti_first_resumable(exec));
     caches->position = position;
     if (position == 0)

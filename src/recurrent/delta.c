@@ -13,10 +13,10 @@
  * Heads that share q and k add their dq and dk, head by head. The backward computes states again:
  * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step.
  *
- * delta_state (B,heads,(K + 1) D), the last input in a graph with caches: the state before the first
- * query, and D times its position. From call to call it takes the steps that the caches have held
- * since; a call may go back to where the one before began or, if caches hold all rows, to any
- * position, from 0 again. Yang 2024 (Gated Delta Networks); Schlag 2021. */
+ * delta_state (B,heads,(K + 1) D), the last input with caches: the state before the first query,
+ * and D times its position. From call to call it takes the steps that caches have held since; a
+ * call may go back to where the one before began or, if caches hold all rows, to any position, from
+ * 0 again. Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
     gckpti_delta o;
     int64_t queries, rows, steps;    /* T; rows of k; steps to compute */
