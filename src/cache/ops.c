@@ -43,22 +43,6 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_put_element(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-/* Row j of n is position + T - n + j, of a call that adds T rows; rows before position 0 are 0. */
-GCKPTI_FN int gckpti_latest_rows(const gckpt_call *call)
-{
-    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    const int64_t n = call->shape.d[1], held = x->shape.d[1], c = call->shape.d[2];
-    if (!p->relative || !p->axis)
-        return 0;
-    for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
-        const int64_t at = call->position + p->relative - n + i % n;
-        const float *from = x->data + (at < 0 ? 0 : (i / n * held + at % held) * c);
-        for (int64_t j = 0; j < c; j++)
-            call->out[i * c + j] = at < 0 ? 0.0f : from[j];
-    }
-    return 1;
-}
 GCKPTI_DESC_ALL(cache, NULL, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
                 GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 

@@ -22,8 +22,8 @@ GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_a
     if (k->variable &&
         (k->variable != k || in[0]->shape.n != 3 || in[0]->shape.d[1] != k->in[0]->shape.d[1]))
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: with decay, a k %S with cached rows must be a gckpt_cache, "
-                           "as v, decay and beta, and q %S the %I rows that a call adds",
+                           "attention: with decay, a cached k %S must be a gckpt_cache itself, and "
+                           "q %S the %I rows that a call adds",
                            &k->shape, &in[0]->shape, k->variable->in[0]->shape.d[1]);
     if (k->variable) {
         memcpy(&o, k->attributes, offsetof(gckpti_delta, heads));

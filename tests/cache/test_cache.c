@@ -359,7 +359,7 @@ static void windows_kept(void)
     REFUSED(GCKPT_E_ARG, "slice: cache #", latest(4, 1000, 1, 0, 63));
     REFUSED(GCKPT_E_ARG, "slice: cache #", gckpt_slice(gckpt_cache_window(of(2, 3, 4), 1000, 20), 2, 0, 4));
     REFUSED(GCKPT_E_SHAPE, "v [2,1000,4] (B,T,heads D)", delta_on(3, 1000, 1, 1));
-    REFUSED(GCKPT_E_ARG, "with cached rows must be a gckpt_cache",
+    REFUSED(GCKPT_E_ARG, "must be a gckpt_cache itself",
             gckpt_attention(of(2, 3, 4), pair_of(of(2, 2, 4), cached(3, 6), 1), of(2, 8, 4),
                             &(gckpt_attention_desc){ .heads = 4, .causal = 1, .decay = of(2, 8, 4), .beta = of(2, 8, 4) }));
     REFUSED(GCKPT_E_ARG, "the 3 rows that a call adds",

@@ -179,7 +179,7 @@ def net_in_gguf(name, p, c):
     values = c.linear_value_head_dim
     keys = 2 * c.linear_num_key_heads * c.linear_key_head_dim
     if ".in_proj_qkv." in name or ".conv1d." in name:
-        p = p.squeeze()
+        p = p[:, 0] if p.dim() == 3 else p
         return torch.cat([p[:keys], tiled(p[keys:], values)])
     if ".out_proj." in name:
         return tiled(p.T, values).T

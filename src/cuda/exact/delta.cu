@@ -73,8 +73,8 @@ __device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
         delta_warp_gradients(s, i, totals + i);
     if (s.dbeta && thread < 32) {
         const float *x = s.scratch + 2 * s.values, *r = s.r;
-        const float dot = lanes_sum(
-            s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+        const float dot =
+            lanes_sum(s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
         if (thread == 0)
             gckpti_put(s.dbeta, dot, s.add[4]);
     }
@@ -110,8 +110,8 @@ __global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
             for (int64_t i = 0; i < 2 * count; i++) {
                 const int64_t k = i < count ? i : 2 * count - 1 - i;
                 float *to = states + k * n;
-                gckpti_delta_step x = gckpti_delta_step_of(&s, row, head, first + k,
-                                                           k ? to - n : starts + c * n, to);
+                gckpti_delta_step x =
+                    gckpti_delta_step_of(&s, row, head, first + k, k ? to - n : starts + c * n, to);
                 x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
                 if (i < count) {
                     forward(x);

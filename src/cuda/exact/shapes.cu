@@ -96,25 +96,27 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
     }
 }
 
-/* Row j of n is position + added - n + j of a cache that holds `held` rows, or 0 before position 0. */
-__device__ void latest_at(int64_t i, const Values &x, const Results &y, int64_t n, int64_t held,
-                          int64_t c, int64_t added, const StepParams *params)
+/* The latest n rows of a cache that holds `held`, of which the call adds some; 0 before position 0. */
+struct Latest {
+    Values x;
+    Results y;
+    int64_t n, held, c, added;
+};
+__device__ void latest_at(int64_t i, const Latest &s, const StepParams *params)
 {
-    const int64_t row = i / c, at = params->position + added - n + row % n;
+    const int64_t row = i / s.c, at = params->position + s.added - s.n + row % s.n;
     Vec<float, 1> v = { { 0.0f } };
     if (at >= 0)
-        v = load<1>(x, (row / n * held + at % held) * c + i % c);
-    write_vec<1>(y, i, 1, true, v.v, 0);
+        v = load<1>(s.x, (row / s.n * s.held + at % s.held) * s.c + i % s.c);
+    write_vec<1>(s.y, i, 1, true, v.v, 0);
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    const gckpt_shape &x = call->in[0].shape, &y = call->shape;
-    if (p->relative && p->axis) {
-        for_each<latest_at>(call, gckpti_elements(&y), value_of(call->in[0]), out_of(call), y.d[1],
-                            x.d[1], y.d[2], p->relative, params_of(call));
-        return;
-    }
+    const int64_t *x = call->in[0].shape.d, *y = call->shape.d;
+    const Latest s = { value_of(call->in[0]), out_of(call), y[1], x[1], y[2], p->relative };
+    if (p->relative && p->axis)
+        return for_each<latest_at>(call, y[0] * y[1] * y[2], s, params_of(call));
     move_parts(call, backward, gckpti_slice_move, false);
 }
