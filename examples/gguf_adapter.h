@@ -241,7 +241,8 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
         if (gckpt_store_get(a->store, at, &p) != GCKPT_OK)
             return gguf_fail(g, "%s", gckpt_error_text(a->store));
         const model_config *c = &a->model->config;
-        const gguf_order order = gguf_order_of(arch, c, module, p.shape.d[0]), as_is = { 0, 0, 1, 0 };
+        const gguf_order order = gguf_order_of(arch, c, module, p.shape.d[0]),
+                         as_is = { 0, 0, 1, 0 };
         const gguf_order column_order = i ? as_is : gguf_column_order_of(c, module);
         const int64_t columns = p.shape.d[1];
         float *values = (float *)malloc((size_t)columns * sizeof *values);

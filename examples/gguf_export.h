@@ -667,8 +667,8 @@ static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p
     const int table =
         strncmp(v->name, "token_embd", 10) == 0 || strncmp(v->name, "output.", 7) == 0;
     v->type = p->shape.n != 2 || strncmp(v->name, "position_embd", 13) == 0 ? GGUF_T_F32
-              : type == GGUF_T_Q4_0 && table                        ? GGUF_T_Q8_0
-                                                                    : type;
+              : type == GGUF_T_Q4_0 && table                                ? GGUF_T_Q8_0
+                                                                            : type;
     if (v->columns % gguf_tensor_types[v->type].values != 0)
         v->type = GGUF_T_F16;
     return 0;

@@ -209,9 +209,9 @@ static inline gguf_order gguf_column_order_of(const model_config *c, const char 
                : same;
 }
 
-/* Returns the order of the rows of this parameter or module, which has `rows` rows. In a head, ggml's rotary
- * positions rotate neighbours where Hugging Face has two halves. In GPT-NeoX, each head has its own
- * query, key and value, which GGUF stores as all queries, all keys and all values. */
+/* Returns the order of the rows of this parameter or module, which has `rows` rows. In a head, ggml's
+ * rotary positions rotate neighbours where Hugging Face has two halves. In GPT-NeoX, each head has its
+ * own query, key and value, which GGUF stores as all queries, all keys and all values. */
 static inline gguf_order gguf_order_of(const gguf_architecture *a, const model_config *c,
                                        const char *name, int64_t rows)
 {
