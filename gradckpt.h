@@ -153,21 +153,20 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1262
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1261
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
- *     >>store     parameters and optimiser state, however they are stored                     1649
+ *     >>store     parameters and optimiser state, however they are stored                     1648
  *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7795
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1240
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7812
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4860
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4876
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2353
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4783
- *     >>check     gradients against finite differences                                         324
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
  *     >>files     safetensors                                                                 1508
  *     >>export    plans and weights as C constants                                             615
- *     >>kernels   the loops of the fast kernels, for each instruction set                     3007
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2967
  */
 
 #ifndef GRADCKPT_H
@@ -185,7 +184,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      19 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -205,8 +204,6 @@
 #define GCKPT_NO_BF16
 #undef GCKPT_NO_EXPORT
 #define GCKPT_NO_EXPORT
-#undef GCKPT_NO_CHECK
-#define GCKPT_NO_CHECK
 #undef GCKPT_NO_OFFLOAD
 #define GCKPT_NO_OFFLOAD
 #undef GCKPT_NO_DEVICES
@@ -217,8 +214,6 @@
 #ifdef GCKPT_NO_TRAINING
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_CHECK
-#define GCKPT_NO_CHECK
 #endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
@@ -417,6 +412,7 @@ typedef struct {
     int64_t elements;
     float *values;               /* may be written (gckpt_store_push); NULL if not stored as F32 */
     float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
+    size_t state_bytes;          /* of state[0], if not 0 (gckpt_plan_desc.state_bytes) */
     int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
@@ -751,8 +747,8 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
  * then the T rows of x; causal attention ignores the rest. With it a model generates token by
  * token, with the bits of one call with all tokens. Only causal attention without lengths (as k, v,
- * decay and beta), gckpt_concat along axis 1 (as its last input) and gckpt_slice along axis 1 may
- * read the result; a slice up to the end of the axis ends with the row written last. In a graph
+ * decay and beta), gckpt_concat along axis 1 (as its last input) and gckpt_slice along axis 1, up
+ * to its end, may read it; the slice's last row is the one written last (0 before any). In a graph
  * with caches, gckpt_rotary and gckpt_positions add gckpt_position to their first position, up to
  * the capacity. Only INFERENCE plans may have caches; a call takes at most the graph's rows; all
  * caches of a graph have one capacity and one T. The executor holds them in the precision of the
@@ -766,7 +762,8 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
  * rows >= capacity, it works as gckpt_cache. x (B,T,C) -> (B,rows,C), position p in row p % rows.
  * A call may add rows - window + 1 positions, at least 64 (if one attention has a longer window w,
  * rows - w + 1), so longer prompts need several calls. gckpt_concat refuses it. A graph may have
- * caches of both kinds. */
+ * caches of both kinds. The gated delta rule keeps a state (f32) of the steps that a cache forgets;
+ * with it, or a slice, a call may add rows / 2 positions. */
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 
 /* gckpt_position returns the number of positions in the caches. Each successful gckpt_forward adds
@@ -774,8 +771,8 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
  * gckpt_rewind forgets positions from `position` on (after 0 any number of rows may follow). It
  * returns E_ARG if there are fewer positions, or if a gckpt_cache_window has overwritten keys that
  * this executor's attention needs there: it can go back by up to rows - window + 1 from the highest
- * position reached, with the cache's rows and attention's window. Another executor of the caches
- * checks for its own windows when it runs. */
+ * position reached, with the cache's rows and attention's window; for a slice or the gated delta
+ * rule, to where the last call began. Another executor checks for its own windows when it runs. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
@@ -1037,6 +1034,7 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+#ifndef GCKPT_SMALL
 /* Defines an elementwise op and its builder, gckpt_tensor *name(gckpt_tensor *x), from two
  * functions of a float: value(x) is the formula, slope(x) its derivative. Several threads may
  * call them at once. A plan with such an op cannot be printed as C. */
@@ -1076,6 +1074,7 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
         };                                                                                         \
         return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
     }
+#endif
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
  * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -1291,7 +1290,9 @@ typedef struct {
     /* GCKPT_CUSTOM_OPTIMISER with another state, at state[0]: returns its bytes for a parameter of
      * this size (gckpt_update), always the same. Needs whole updates: GCKPT_SHARD_NONE. */
     size_t (*state_bytes)(void *user, const char *name, int64_t rows, int64_t columns);
-    void *user; /* passed to state_bytes */
+    /* GCKPT_CUSTOM_OPTIMISER: returns the bytes of an update's gckpt_update.call->workspace. */
+    size_t (*workspace_bytes)(void *user, const char *name, int64_t rows, int64_t columns);
+    void *user; /* passed to state_bytes and workspace_bytes */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
      * bytes but excludes clipping. If 0 (default), updates run at the end of a step. */
     int update_in_backward;
@@ -1666,7 +1667,7 @@ typedef struct {
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated; 0 at first */
-    const gckpt_call *call;      /* for gckpt_product, gckpt_parallel and gckpt_dot */
+    const gckpt_call *call;      /* for gckpt_product, gckpt_parallel, gckpt_dot; its workspace */
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */
@@ -1807,26 +1808,6 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec); /* the set that an e
 GCKPT_API int gckpt_isa_available(gckpt_isa isa); /* nonzero if build and processor have it */
 /* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
-
-#ifndef GCKPT_NO_CHECK
-/* >>api-check ---------------------------------------------------------------------------------- */
-typedef struct {
-    double worst;      /* greatest relative difference among resolved directions */
-    double resolution; /* coarsest resolution: smaller relative differences may be missed */
-    int directions;    /* two for each trainable parameter */
-    int unresolved;    /* directions whose differences are lost in the loss's rounding */
-    const char *name;  /* parameter of `worst` (UNRESOLVED: of `resolution`); the executor's */
-} gckpt_check;
-/* Compares the gradient of every trainable parameter with central differences of the loss, along
- * the gradient and along a random direction. Returns E_DATA if one differs by more than 0.01, or if
- * the first loss counts nothing in these rows; GCKPT_UNRESOLVED if none does but some directions
- * are lost in rounding: a loss in f32 that is large compared with its changes is too coarse, and
- * even twice or half the right gradient could pass. The error text has names and figures. A
- * gradient that is 0 except for rounding (cancelled by a norm or softmax) is right if the loss
- * shows no slope there and is fine enough. Restores weights to the bit. check may be NULL. */
-GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, gckpt_check *check);
-#endif /* GCKPT_NO_CHECK */
 
 #ifdef __cplusplus
 }
@@ -2121,12 +2102,16 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
+#ifndef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-#ifdef GCKPT_NO_TEXT
+#else
 /* Without error texts, only the result is stored. Other arguments count as used. */
+static inline void gckpti_no_text(const char *text, ...) { (void)text; }
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
-    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+    (0 ? gckpti_no_text(__VA_ARGS__) : (void)0, gckpti_result(object, result))
+#define gckpti_hint_block(object, owner, a, enough)                                                \
+    (0 ? gckpti_no_text(owner, object, a, enough) : (void)0)
 #endif
 
 /* A field of a desc: its name, its value and the range that is allowed. */
@@ -2166,13 +2151,10 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
 
 
+#ifndef GCKPT_NO_TEXT
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
-
-#ifdef GCKPT_NO_TEXT
-#define gckpti_hint_block(object, owner, a, enough)                                                \
-    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
 #endif
 
 
@@ -2402,7 +2384,8 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
     return t;
 }
 
-GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
+#ifndef GCKPT_NO_TEXT
+GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
@@ -2414,8 +2397,7 @@ GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const ch
     va_end(args);
     return result;
 }
-
-#ifdef GCKPT_NO_TEXT
+#else
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
 {
     gckpti_object *o = (gckpti_object *)object;
@@ -2675,20 +2657,18 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
-                                  size_t enough)
+#ifndef GCKPT_NO_TEXT
+GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
+                                 size_t enough)
 {
-#ifdef GCKPT_NO_TEXT
-    (void)object, (void)owner, (void)a, (void)enough;
-#else
     gckpti_text t = gckpti_append_text((gckpti_object *)object);
     if (a->desc.memory && a->needed > a->desc.size)
         gckpti_text_add(&t,
                         enough ? "; the %s's block has %z bytes, %z would do"
                                : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
-#endif
 }
+#endif
 
 /* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place)
@@ -4429,8 +4409,7 @@ typedef struct {
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
-    uint64_t updates;   /* number of updates of the state, for Adam's bias correction */
-    size_t state_bytes; /* size of its only state; 0 if states are floats of its shape */
+    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 #ifndef GCKPT_NO_DEVICES
     gckpti_mirror mirror;
 #endif
@@ -5064,7 +5043,7 @@ static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return i && q->state_bytes           ? q->state_bytes
+    return i && q->p.state_bytes           ? q->p.state_bytes
            : gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
            : i                           ? (size_t)q->p.elements * sizeof(float)
                                          : gckpti_values_bytes(&q->p);
@@ -5083,7 +5062,7 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
-    q->state_bytes = slots ? q->state_bytes : 0;
+    q->p.state_bytes = slots ? q->p.state_bytes : 0;
 }
 
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
@@ -6715,7 +6694,7 @@ GCKPTI_COLD_END
     X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
     X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
-    X(conv2d, IMAGES)
+    X(conv2d, IMAGES) X(delta_state, RECURRENT)
 /* clang-format on */
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
@@ -6952,7 +6931,7 @@ typedef struct gckpti_strided {
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
-    int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0 */
+    int relative; /* if nonzero, the call's position is added; omitted if 0; of a variable: T */
 } gckpti_slice;
 
 /* ---- ops/embed.c ---- */
@@ -7412,15 +7391,15 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 /* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
+    gckpti_product_fn product; /* computes products of one row, or (CUDA) of all rows */
     gckpti_cell_fn cell[2]; /* compute a row at a step, forward or backward, in 1 + before parts */
-    int before; /* gru_reset_before: the chains of n begin after r; a step has two parts */
-    int fast;   /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
+    int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
+    int fast, backward; /* fast: nonzero: items of several rows multiply panels; 0: one row, wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
     int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
     int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
-    int backward;
     int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
     float *panels;   /* fast: panels of GCKPTI_PANEL columns of that matrix, (terms,GCKPTI_PANEL) */
     float *scratch;  /* forward: state and sums of the rows of each worker */
@@ -7431,9 +7410,9 @@ typedef struct gckpti_sequence {
 /* ---- recurrent/delta.c ---- */
 enum { GCKPTI_DELTA_COLUMNS = 1024 }; /* most columns of a head */
 typedef struct {
+    int capacity, window; /* attributes of the caches that are read; 0 without caches */
     int heads, key_heads; /* of v, decay and beta; of q and k */
     float scale;          /* 0 selects 1 / sqrt(columns of a key) */
-    int missing;          /* how many of the S steps do not exist at position 0 */
 } gckpti_delta;
 
 /* A step of a head, with a state of (keys,values) floats. Pointers not required are NULL.
@@ -8222,23 +8201,33 @@ GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
         memcpy(to, from, W * sizeof(uint16_t));
 }
 
-GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
+/* max and backward are constants; if it were not inlined, each window would test them. */
+#if GCKPTI_ISA < 0 && GCKPTI_OPTIMISED && !GCKPTI_IS_SMALL
+#define GCKPTI_WINDOWS static inline __attribute__((always_inline))
+#else
+#define GCKPTI_WINDOWS GCKPTI_INLINED
+#endif
+GCKPTI_WINDOWS void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
     const int64_t down = s->o.dilation[0] * line, right = s->o.dilation[1] * n; /* to a next tap */
     const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0];
-    const gckpti_pool_taps rows = gckpti_pool_taps_of(s, 0, top);
+    const gckpti_pool_taps rows = gckpti_pool_taps_of(s, 0, top), all = { 0, wide, wide };
+    const int64_t last = s->in[1] - (wide - 1) * s->o.dilation[1] - 1; /* first tap of the last */
     const INTS none = V(bits)(V(zero)());
     const int stores = backward && s->stores;
     const int scatters = backward && max && !stores; /* writes one tap of each result */
-    for (int64_t q = 0; q < s->out[1]; q++) {
-        const int64_t first = q * s->o.stride[1] - s->o.padding[1];
-        const gckpti_pool_taps columns = gckpti_pool_taps_of(s, 1, first);
+    const int skips = scatters && (W == 1 || n < W); /* of all channels: windows' taps are unused */
+    const float area = (float)rows.counted * (float)wide;
+    int64_t first = -s->o.padding[1], to = row * s->out[1] * n;
+    int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
+    for (const int64_t end = to + s->out[1] * n, stride = s->o.stride[1]; to < end;
+         to += n, first += stride, from += stride * n) {
+        const int inside = !GCKPTI_IS_SMALL && (skips || (first >= 0 && first <= last));
+        const gckpti_pool_taps columns = inside ? all : gckpti_pool_taps_of(s, 1, first);
         const int64_t h0 = rows.begin, h1 = rows.end, w0 = columns.begin, w1 = columns.end;
-        const FLOATS size = V(set1)((float)rows.counted * (float)columns.counted);
-        const int64_t to = (row * s->out[1] + q) * n;
-        const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
+        const FLOATS size = V(set1)(inside ? area : (float)rows.counted * (float)columns.counted);
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
         int64_t c = 0, left = n;
         for (; left > 0 && (!scatters || (W > 1 && left >= W)); c += W, left -= W) {
@@ -8278,7 +8267,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             if (!backward && saved)
                 V(copy_taps)(saved + c, &index, left);
         }
-        for (; c < n; c++) {
+        for (; scatters && c < n; c++) {
             const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
             const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
             call->in[0].grad[from + c + e] += call->grad_out[to + c];
@@ -8286,6 +8275,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
     }
 }
 #undef GCKPTI_CONVERT
+#undef GCKPTI_WINDOWS
 
 GCKPTI_KERNEL void V(pool_row)(const gckpti_pool_state *s, int64_t row)
 {
@@ -8764,7 +8754,6 @@ static inline float gckpti_attn_plus_mask(const gckpti_attn *h, const gckpti_att
 }
 
 
-
 /* Return the score of a dot product x; ds from dp - delta. */
 static inline float gckpti_attn_score(const gckpti_attn *h, float x)
 {
@@ -8820,6 +8809,23 @@ typedef struct {
     int capacity;
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
+/* Computes a slice of a cache: row j of n is position + T - n + j of a call that adds T rows, and 0
+ * before position 0. Returns 0 if the call is another slice. */
+static inline int gckpti_latest_rows(const gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    const int64_t n = call->shape.d[1], held = x->shape.d[1], c = call->shape.d[2];
+    if (!p->relative || !p->axis)
+        return 0;
+    for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
+        const int64_t at = call->position + p->relative - n + i % n;
+        const float *from = x->data + (at < 0 ? 0 : (i / n * held + at % held) * c);
+        for (int64_t j = 0; j < c; j++)
+            call->out[i * c + j] = at < 0 ? 0.0f : from[j];
+    }
+    return 1;
+}
 
 /* ---- cache/run.c ---- */
 typedef struct {
@@ -8829,7 +8835,10 @@ typedef struct {
     int64_t new_positions;  /* positions that a call adds */
     int64_t position, rows; /* positions in the caches, for this many rows of the batch */
     int64_t max_written;    /* highest position since the caches were empty */
+    int64_t begun;          /* position at which the last call began */
 } gckpti_cache_state;
+#else
+#define gckpti_latest_rows(call) 0
 #endif
 
 /* >>ops/kernels */
@@ -8845,6 +8854,7 @@ enum {
     GCKPTI_FIRST_BINARY = GCKPTI_KIND_add
 };
 #undef GCKPTI_KIND
+enum { GCKPTI_ROW_OP_softmax, GCKPTI_ROW_OP_log_softmax, GCKPTI_ROW_OP_norm };
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
 /* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
 enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
@@ -8878,12 +8888,7 @@ typedef struct {
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
     void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*rows[3][2])(const gckpt_call *call, int64_t row); /* GCKPTI_ROW_OP_..: both passes */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;
@@ -8909,9 +8914,6 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 
 /* ---- ops/fill.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
-/* Set n words to `word`; add n floats to others. */
-GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
-GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
 
 /* ---- ops/gemm.c ---- */
 /* Runs work items item(call, i) that need no scratch and no other state. */
@@ -9279,6 +9281,11 @@ static inline void gckpti_run_rows(const gckpt_call *call,
     if (!call->grad_out || call->in[0].grad)
         gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
+
+/* Returns the kernel of a row of an op (GCKPTI_ROW_OP_..), for the forward or the backward. */
+#define GCKPTI_ROW_OF(name)                                                                        \
+    GCKPTI_KERNEL_OF(call, rows[GCKPTI_ROW_OP_##name][backward],                                   \
+                     backward ? gckpti_##name##_row_grad : gckpti_##name##_row)
 
 /* Applies an op to a, b and, if not NULL, c. */
 static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
@@ -9655,6 +9662,7 @@ static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
         memcpy(f->to + 4 * (at + k), &f->word, 4);
 }
 
+/* Set n words to `word`; add n floats to others. */
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     gckpti_fill_state f = { (unsigned char *)to, NULL, word, n, NULL };
@@ -10314,14 +10322,8 @@ GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
-#define GCKPTI_ROW_KERNELS(name)                                                                   \
-    GCKPTI_OP_KERNELS(                                                                             \
-        name,                                                                                      \
-        gckpti_run_rows(                                                                           \
-            call, backward ? GCKPTI_KERNEL_OF(call, name##_backward, gckpti_##name##_row_grad)     \
-                           : GCKPTI_KERNEL_OF(call, name##_forward, gckpti_##name##_row)))
-GCKPTI_ROW_KERNELS(softmax)
-GCKPTI_ROW_KERNELS(log_softmax)
+GCKPTI_OP_KERNELS(softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(softmax)))
+GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
 GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
@@ -10450,6 +10452,8 @@ static void gckpti_slice_move(gckpti_iter *it, const gckpt_call *call, int i)
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpt_arg *x = &call->in[0];
+    if (gckpti_latest_rows(call))
+        return;
     if (backward && x->grad)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
     if (!backward && gckpti_call_compressed(call)) { /* then the axis is the first one */
@@ -10489,10 +10493,8 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    /* of a variable: the rows written last */
-    const gckpt_tensor *v = x && axis == 1 && end == x->shape.d[1] ? x->variable : NULL;
-    const int64_t missing = v ? v->shape.d[1] - v->in[0]->shape.d[1] : 0;
-    return gckpti_slice_of(x, axis, begin - missing, end - missing, v != NULL);
+    const gckpt_tensor *v = x ? x->variable : NULL;
+    return gckpti_slice_of(x, axis, begin, end, v ? (int)v->in[0]->shape.d[1] : 0);
 }
 
 /* >>axes/ops */
@@ -10997,8 +10999,8 @@ static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_ten
 {
     gckpti_fail(g, GCKPT_E_ARG,
                 "%s: %T is a gckpt_cache, with rows that are not written yet; only causal "
-                "attention and, of a cache without a window, gckpt_concat (axis 1, as the last "
-                "input) and gckpt_slice (axis 1, up to the end) can read it",
+                "attention, gckpt_slice (axis 1, up to the end) and, of a cache without a window, "
+                "gckpt_concat (axis 1, as the last input) can read it",
                 what, x);
 }
 
@@ -11076,22 +11078,33 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     const char *name = op ? op->name : "reshape";
     const char *listed = op && op->flags & GCKPTI_BUILTIN_OP ? name : "";
     const int64_t capacity = gckpti_cache_of(g->variable)->capacity;
-    const int axis = strcmp(listed, "concat") ? 0 : *(const int *)attributes;
     const gckpti_slice *slice = strcmp(listed, "slice") ? NULL : (const gckpti_slice *)attributes;
-    const int64_t rows = slice ? in[0]->shape.d[0] - gckpti_join_words(slice->begin) : 0;
-    if (slice && slice->relative && !in[0]->variable && rows < capacity)
+    const int axis = slice ? slice->axis : strcmp(listed, "concat") ? 0 : *(const int *)attributes;
+    const int64_t begin = slice ? gckpti_join_words(slice->begin) : 0;
+    const int64_t added = g->variable->in[0]->shape.d[1];
+    if (slice && slice->relative && !axis && in[0]->shape.d[0] - begin < capacity)
         gckpti_fail(g, GCKPT_E_SHAPE,
                     "positions: caches have a capacity of %I rows, but the table has %I positions "
                     "from `first` on; make it larger",
-                    capacity, rows);
-    for (int i = 0; i < n; i++)
-        if (in[i]->variable && !strcmp(listed, "attention"))
+                    capacity, in[0]->shape.d[0] - begin);
+    for (int i = 0; i < n; i++) {
+        const gckpt_tensor *x = in[i];
+        if (!x->variable)
+            continue;
+        if (!strcmp(listed, "attention"))
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
-        else if (in[i]->variable && !(slice && slice->relative) &&
-                 (gckpti_cache_of(in[i])->window || !i || strcmp(listed, "delta_rule")) &&
-                 (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
-                  gckpti_cache_of(in[i])->window))
-            gckpti_fail_cached(g, name, in[i]);
+        const int64_t held = x->shape.d[1], earlier = slice ? held - begin - added : 0;
+        const int window = gckpti_cache_of(x)->window, on_1 = axis == 1 || axis == 1 - x->shape.n;
+        if (strncmp(listed, "delta_", 6) &&
+            (!on_1 || (slice ? x->variable != x || gckpti_join_words(slice->end) != held
+                             : window || i < n - 1)))
+            gckpti_fail_cached(g, name, x);
+        else if (window && (2 * added > held || 2 * earlier > held))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        "%s: %T holds %I rows; a call can add half of them, not %I, and read as "
+                        "many earlier ones, not %I: add fewer, or give it a longer window",
+                        name, x, held, added, earlier);
+    }
     return g->object.sticky == GCKPT_OK;
 }
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
@@ -11229,6 +11242,7 @@ GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_BINARY_BUILDER(gather)
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -11241,11 +11255,6 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
     if (t)
         table->f32_uses--;
     return t;
-}
-
-GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
-{
-    return gckpti_apply_to(&gckpti_op_gather, x, index, NULL, NULL, 0);
 }
 
 /* >>bf16/attention_ops */
@@ -11298,7 +11307,7 @@ GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t
 }
 
 /* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
- * (+0 unless it accumulates), and store them. */
+ * (+0 unless it accumulates), and add +0 and store them, if x is not NULL. */
 GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
                                      int64_t row)
 {
@@ -11312,12 +11321,25 @@ GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, in
             gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
 }
 
-GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
-                                      const float *x, int64_t row)
+GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
+                                      int64_t row)
 {
     const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += row) {
+        for (int64_t e = 0; e < h->d; e++)
+            x[e] += 0.0f;
         gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
+    }
+}
+
+/* Returns sum(g out) of the query at `at`; rows: scratch, two rows of a head. */
+GCKPTI_FN float gckpti_attn_delta(const gckpti_attn *h, int64_t at, float *rows)
+{
+    const gckpt_call *call = h->call;
+    const float *g = gckpti_read(call, gckpti_grad_out_of(call), at, h->d, rows);
+    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
+    return GCKPTI_KERNEL_OF(call, dot, gckpti_dot)(g, gckpti_read(call, out, at, h->d, rows + h->d),
+                                                   h->d);
 }
 
 /* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
@@ -11336,7 +11358,6 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
-    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
     const int needs_ds = s->grad[0] || s->grad[1];
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t end;
@@ -11352,9 +11373,7 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
             t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
             t.b = gckpti_operand_at(&s->v, from * h->kv_c);
             gckpti_mixed_plain(call, &t);
-            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
-            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->rows),
-                               gckpti_read(call, out, at, h->d, s->rows + h->d), h->d);
+            delta = gckpti_attn_delta(h, gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c, s->rows);
         }
         for (int64_t j = from; j < end; j++) {
             const float score = gckpti_attn_score(h, p[j]);
@@ -11377,14 +11396,6 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
         if (s->grad[i])
             gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
     }
-}
-
-static void gckpti_block_store(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
-{
-    for (int64_t e = 0; x && e < n * h->d; e++)
-        x[e] += 0.0f;
-    if (x)
-        gckpti_attn_store_grad(h, i, at, n, x, h->d);
 }
 
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
@@ -11423,9 +11434,9 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
             gckpti_block_add(&s, p, ds);
         }
         for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
-            gckpti_block_store(h, i, key, s.n, s.grad[i]);
+            gckpti_attn_store_grad(h, i, key, s.n, s.grad[i], h->d);
     }
-    gckpti_block_store(h, 0, at_q, h->t, dq);
+    gckpti_attn_store_grad(h, 0, at_q, h->t, dq, h->d);
 }
 #endif
 
@@ -11461,10 +11472,8 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
 static void gckpti_run_norm(const gckpt_call *call, int backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (!backward)
-        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_forward, gckpti_norm_row));
-    else if (call->in[0].grad)
-        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_backward, gckpti_norm_row_grad));
+    if (!backward || call->in[0].grad)
+        gckpti_run_rows(call, GCKPTI_ROW_OF(norm));
     if (backward)
         gckpti_run_column_sums(call, o->gain, o->bias);
 }
@@ -11546,7 +11555,7 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     const int64_t tile = GCKPTI_KEY_TILE, along = tile * gckpti_ceil_to(d, 32);
     const int64_t across = tile * (d + 16), scores = tile * tile;
     const int64_t mask = gckpti_has_mask(call) ? tile * (tile + 16) : 0;
-    if (gckpti_is_mixed(call))
+    if (gckpti_is_mixed(call) && !gckpti_has_mask(call)) /* with a mask it computes in f32 */
         return gckpti_mixed_attention_workspace(call, t, s, d, backward);
     (void)t, (void)s;
     if (gckpti_is_plain(call))
@@ -11568,7 +11577,23 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
-/* Shape rule: heads divide the columns; causal attention needs a key for each query. */
+static gckpt_result gckpti_mask_fits(gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
+    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
+    int fits = mask->n <= 4;
+    for (int i = 1; fits && i <= mask->n; i++)
+        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
+    return fits ? GCKPT_OK
+                : gckpt_fail(call, GCKPT_E_SHAPE,
+                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
+                             "%S: each of its last axes has that size or 1",
+                             mask, &scores);
+}
+
+/* Shape rule: heads divide the columns; causal attention needs a key for each query; a mask
+ * broadcasts to the scores. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -11587,7 +11612,8 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "attention: key_heads %i must divide the %i heads, and k %S, v have "
                           "key_heads * %I columns, as q %S has heads * %I",
                           o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
-    if (call->inputs == 4 && (lengths->n != 1 || lengths->d[0] != q->d[0]))
+    const int has_mask = gckpti_has_mask(call);
+    if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: lengths %S must be (B), one for each row of q %S", lengths,
                           q);
@@ -11599,7 +11625,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->shape = *q;
     call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     gckpti_attention_set_workspace(call, o->key_heads && o->key_heads < o->heads);
-    return GCKPT_OK;
+    return has_mask ? gckpti_mask_fits(call) : GCKPT_OK;
 }
 
 static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
@@ -11635,7 +11661,7 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
 }
 
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
+static int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 {
     if (h->call->inputs == 4)
         h->visible.keys = h->call->in[3].index[row];
@@ -11873,8 +11899,11 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
 
 static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 {
-    uint64_t forward = gckpti_attention_flops(call);
-    return gckpti_gradients_flops(call, forward) + forward / 2;
+    const uint64_t forward = gckpti_attention_flops(call);
+    gckpt_call others = *call;
+    others.inputs = 3;
+    return gckpti_gradients_flops(&others, forward) + forward / 2 +
+           (gckpti_has_mask(call) && call->in[3].grad ? forward : 0);
 }
 
 static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
@@ -11899,38 +11928,6 @@ GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
  * the scores that it is added to: rows of the batch, heads, tiles of 64 queries, tiles of 64 keys,
  * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
  * several heads and rows may share the mask. */
-
-/* Returns the call as one of attention, in the precision in which masked attention computes. */
-static gckpt_call gckpti_masked_call(const gckpt_call *call)
-{
-    gckpt_call f32 = *call;
-    f32.precision = GCKPT_FP32, f32.inputs = 3; /* input 3 is not lengths */
-    return f32;
-}
-
-/* Shape rule: that of attention; the mask broadcasts to the scores. */
-static gckpt_result gckpti_masked_attention_shape(gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
-    gckpt_call f32 = gckpti_masked_call(call);
-    const gckpt_result result = gckpti_attention_shape(&f32);
-    if (result != GCKPT_OK)
-        return result;
-    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
-    int fits = mask->n <= 4;
-    for (int i = 1; fits && i <= mask->n; i++)
-        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
-    if (!fits)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: the mask %S must broadcast to the scores (B,heads,T,S) = %S: "
-                          "each of its last axes has that size or 1",
-                          mask, &scores);
-    call->shape = f32.shape, call->saved_bytes = f32.saved_bytes;
-    call->workspace_forward = f32.workspace_forward;
-    call->workspace_backward = f32.workspace_backward;
-    return GCKPT_OK;
-}
 
 static void gckpti_masked_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                  float *scratch)
@@ -12012,7 +12009,8 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
 {
     const gckpti_attention_kernels plain = { gckpti_masked_output,
                                              GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
-    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
+    f32.precision = GCKPT_FP32, f32.inputs = 3;
     gckpti_attn h = gckpti_attn_of(&f32);
     const gckpti_mask_items n = gckpti_mask_items_of(&h);
     const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
@@ -12028,17 +12026,8 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
 }
 GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
 
-static uint64_t gckpti_masked_flops_backward(const gckpt_call *call)
-{
-    const uint64_t forward = gckpti_attention_flops(call);
-    gckpt_call others = *call;
-    others.inputs = 3;
-    return gckpti_gradients_flops(&others, forward) + forward / 2 +
-           (call->in[3].grad ? forward : 0);
-}
-
-GCKPTI_DESC_WITH(masked_attention, gckpti_masked_attention_shape, gckpti_attention_flops,
-                 gckpti_masked_flops_backward, NULL, 0,
+GCKPTI_DESC_WITH(masked_attention, gckpti_attention_shape, gckpti_attention_flops,
+                 gckpti_attention_flops_backward, NULL, 0,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(3) | GCKPT_SAVED,
@@ -12055,17 +12044,22 @@ GCKPTI_DESC_WITH(masked_attention, gckpti_masked_attention_shape, gckpti_attenti
  *   dbeta = dot(x, r), dv = put(x, beta), y = -beta x, dk += dot(P, y), G = fma(k, y, G),
  *   ddecay = dot(G, P) of each row of the state, added in order, then G = e G
  * Heads that share q and k add their dq and dk, head by head. The backward computes states again:
- * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step. In a graph
- * that generates, all inputs but q have S steps, of which those up to the last query exist.
- * Yang 2024 (Gated Delta Networks); Schlag 2021. */
+ * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step.
+ *
+ * delta_state (B,heads,(K + 1) D), the last input with caches: the state before the first query,
+ * and D times its position. From call to call it takes the steps that caches have held since; a
+ * call may go back to where the one before began or, if caches hold all rows, to any position, from
+ * 0 again. Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
     gckpti_delta o;
-    int64_t queries, rows, steps, first; /* T; S; steps that exist; the first with a query */
-    int64_t keys, values, group;         /* columns of a head; heads per key head */
-    int64_t chunk, chunks;               /* steps of a chunk; chunks */
-    const float *in[5], *g;
+    int64_t queries, rows, steps;    /* T; rows of k; steps to compute */
+    int64_t first;                   /* position of the first step; it reads row first % rows */
+    int64_t keys, values, group;     /* columns of a head; heads per key head */
+    int64_t chunk, chunks;           /* steps of a chunk; chunks */
+    const float *in[5], *before, *g; /* before: of each head, the state before the first step */
     float *grad[5], *out, *workspace;
-    int add[5]; /* nonzero if a gradient is added to */
+    float *state; /* of each head, the state to advance to position `first`, or NULL */
+    int add[5];   /* nonzero if a gradient is added to */
     gckpti_delta_fn step, grads;
 } gckpti_delta_call;
 
@@ -12074,8 +12068,8 @@ static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
     gckpti_delta_call s;
     memset(&s, 0, sizeof s);
     s.o = *(const gckpti_delta *)call->attributes;
-    s.queries = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
-    s.first = s.o.missing ? call->position : 0, s.steps = s.first + s.queries;
+    s.queries = s.steps = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
+    s.first = s.o.capacity ? call->position : 0;
     s.keys = call->in[1].shape.d[2] / s.o.key_heads, s.values = call->in[2].shape.d[2] / s.o.heads;
     s.group = s.o.heads / s.o.key_heads;
     if (!(s.o.scale > 0.0f))
@@ -12085,7 +12079,10 @@ static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
     s.chunks = (s.queries - 1) / s.chunk + 1;
     for (int i = 0; i < 5; i++)
         s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad, s.add[i] = call->in[i].accumulate;
-    s.g = call->grad_out, s.out = call->out, s.workspace = (float *)call->workspace;
+    s.before = call->inputs > 5 ? call->in[5].data : NULL;
+    s.state = s.o.capacity && call->inputs == 5 ? call->out : NULL;
+    s.g = call->grad_out, s.out = s.state ? NULL : call->out;
+    s.workspace = (float *)call->workspace;
     return s;
 }
 
@@ -12102,10 +12099,11 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
     const gckpti_delta *o = (const gckpti_delta *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *decay = &call->in[3].shape, *beta = &call->in[4].shape;
-    const int64_t threads = gckpti_is_plain(call) ? 1 : call->threads;
+    const int is_state = o->capacity && call->inputs == 5;
+    const int64_t threads = is_state ? 0 : gckpti_is_plain(call) ? 1 : call->threads;
     const gckpt_shape factors = gckpt_shape3(v->d[0], v->d[1], o->heads);
     if (q->n != 3 || k->n != 3 || v->n != 3 || q->d[0] != k->d[0] || q->d[2] != k->d[2] ||
-        q->d[1] != k->d[1] - o->missing || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
+        (q->d[1] != k->d[1] && !o->capacity) || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
         !gckpti_same_shape(decay, &factors) || !gckpti_same_shape(beta, &factors) || o->heads < 1 ||
         o->key_heads < 1 || o->heads % o->key_heads || v->d[2] % o->heads ||
         k->d[2] % o->key_heads || k->d[2] / o->key_heads > GCKPTI_DELTA_COLUMNS ||
@@ -12116,7 +12114,8 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
                           "and beta %S (B,T,heads), with K and D at most %i",
                           o->heads, o->key_heads, q, k, v, decay, beta, GCKPTI_DELTA_COLUMNS);
     const gckpti_delta_call s = gckpti_delta_of(call);
-    call->shape = gckpt_shape3(q->d[0], q->d[1], v->d[2]);
+    call->shape = is_state ? gckpt_shape3(q->d[0], o->heads, (s.keys + 1) * s.values)
+                           : gckpt_shape3(q->d[0], q->d[1], v->d[2]);
     call->workspace_forward = (size_t)(threads * gckpti_delta_workspace(&s, 0)) * sizeof(float);
     call->workspace_backward = (size_t)(threads * gckpti_delta_workspace(&s, 1)) * sizeof(float);
     return GCKPT_OK;
@@ -12127,17 +12126,16 @@ GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_call *s,
                                                      int64_t head, int64_t t, const float *from,
                                                      float *to)
 {
-    const int64_t at = (row * s->rows + t) * s->o.heads + head;
-    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
-    const int64_t query = shared - (row * (s->rows - s->queries) + s->first) * s->o.key_heads;
-    const int64_t out = at - (row * (s->rows - s->queries) + s->first) * s->o.heads;
+    const int64_t step = row * s->rows + (s->first + t) % s->rows, query = row * s->queries + t;
+    const int64_t at = step * s->o.heads + head, key = head / s->group;
+    const int64_t shared = step * s->o.key_heads + key;
     gckpti_delta_step x;
     memset(&x, 0, sizeof x);
     x.keys = s->keys, x.values = s->values, x.scale = s->o.scale, x.from = from, x.to = to;
     x.k = s->in[1] + shared * s->keys, x.v = s->in[2] + at * s->values;
     x.decay = gckpti_exp(s->in[3][at]), x.beta = s->in[4][at];
-    x.q = t < s->first ? NULL : s->in[0] + query * s->keys;
-    x.out = t < s->first || !s->out ? NULL : s->out + out * s->values;
+    x.q = s->state ? NULL : s->in[0] + (query * s->o.key_heads + key) * s->keys;
+    x.out = s->out ? s->out + (query * s->o.heads + head) * s->values : NULL;
     x.g = s->g ? s->g + at * s->values : NULL;
     x.dq = s->grad[0] ? s->grad[0] + shared * s->keys : NULL;
     x.dk = s->grad[1] ? s->grad[1] + shared * s->keys : NULL;
@@ -12149,16 +12147,30 @@ GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_call *s,
     return x;
 }
 
+/* Returns the position of a state, which is 0 if it begins again, and changes it to `to`. */
+GCKPTI_INLINE int64_t gckpti_delta_resume(float *word, int64_t to)
+{
+    const int32_t position = (int32_t)to;
+    int32_t held;
+    memcpy(&held, word, sizeof held);
+    memcpy(word, &position, sizeof position);
+    return to > 0 && held <= position ? held : 0;
+}
+
 static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_delta_call *s = (const gckpti_delta_call *)context;
-    const int64_t n = s->keys * s->values;
-    float *state = s->workspace + worker * n;
-    gckpti_zero_unless(state, n, 0);
-    for (int64_t t = 0; t < s->steps; t++) {
+    gckpti_delta_call s = *(const gckpti_delta_call *)context;
+    const int64_t n = s.keys * s.values, at = i * (n + s.values), position = s.first;
+    float *state = s.state ? s.state + at : s.workspace + worker * n;
+    const float *from = s.before ? s.before + at : state;
+    for (int64_t j = 0; s.state && j < s.values; j++)
+        s.first = gckpti_delta_resume(state + n + j, position), s.steps = position - s.first;
+    if (!s.before)
+        gckpti_zero_unless(state, n, s.first > 0);
+    for (int64_t t = 0; t < s.steps; t++, from = state) {
         const gckpti_delta_step x =
-            gckpti_delta_step_of(s, i / s->o.heads, i % s->o.heads, t, state, state);
-        s->step(&x);
+            gckpti_delta_step_of(&s, i / s.o.heads, i % s.o.heads, t, from, state);
+        s.step(&x);
     }
 }
 
@@ -12215,7 +12227,7 @@ GCKPTI_OP_KERNELS(delta_rule, gckpti_compute_delta_rule(call, backward))
 static uint64_t gckpti_delta_rule_flops(const gckpt_call *call)
 {
     const gckpti_delta_call s = gckpti_delta_of(call);
-    return (uint64_t)(call->shape.d[0] * s.o.heads * s.rows) * (uint64_t)(8 * s.keys * s.values);
+    return (uint64_t)(call->shape.d[0] * s.o.heads * s.queries) * (uint64_t)(8 * s.keys * s.values);
 }
 
 /* States are computed twice again, without the output. */
@@ -12229,17 +12241,21 @@ GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
                  gckpti_delta_rule_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
+
+#define gckpti_delta_state_forward gckpti_delta_rule_forward /* their inputs differ */
+GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_flops, NULL, NULL,
+                NULL, GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT, 0);
 #endif
 
 /* >>recurrent/delta_builder */
 #if !defined(GCKPT_NO_RECURRENT) && !defined(GCKPT_NO_ATTENTION)
 GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
 {
-    gckpt_tensor *all[5] = { in[0], in[1], in[2], desc->decay, desc->beta };
+    gckpt_tensor *all[6] = { in[0], in[1], in[2], desc->decay, desc->beta, NULL };
+    const gckpt_tensor *k = in[1];
     gckpt_graph *g = in[0]->graph;
-    const gckpt_tensor *v = in[1]->variable;
-    const gckpti_delta o = { desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
-                             desc->scale, v ? (int)(v->shape.d[1] - v->in[0]->shape.d[1]) : 0 };
+    gckpti_delta o = { 0, 0, desc->heads, desc->key_heads ? desc->key_heads : desc->heads,
+                       desc->scale };
     if (!desc->decay || !desc->beta)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: %s without %s: give both, or none",
                            desc->decay ? "decay" : "beta", desc->decay ? "beta" : "decay");
@@ -12249,7 +12265,17 @@ GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_a
                            "attention: with decay and beta, causal must be 1, and lengths, mask, "
                            "window and cap 0 or NULL; scale %g must be positive (0: 1 / sqrt(K))",
                            (double)desc->scale);
-    return gckpt_apply(&gckpti_op_delta_rule, all, 5, &o, sizeof o);
+    if (k->variable &&
+        (k->variable != k || in[0]->shape.n != 3 || in[0]->shape.d[1] != k->in[0]->shape.d[1]))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: with decay, a cached k %S must be a gckpt_cache itself, and "
+                           "q %S the %I rows that a call adds",
+                           &k->shape, &in[0]->shape, k->variable->in[0]->shape.d[1]);
+    if (k->variable) {
+        memcpy(&o, k->attributes, offsetof(gckpti_delta, heads));
+        all[5] = gckpt_apply(&gckpti_op_delta_state, all, 5, &o, sizeof o);
+    }
+    return gckpt_apply(&gckpti_op_delta_rule, all, k->variable ? 6 : 5, &o, sizeof o);
 }
 #endif
 
@@ -12409,8 +12435,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
                     GCKPTI_KERNEL_OF(call, attention->rotary, gckpti_rotary_row));
 }
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_DESC(rotary, gckpti_rotary_shape, gckpti_flops_3,
-            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+GCKPTI_DESC(rotary, gckpti_rotary_shape, gckpti_flops_3, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
 {
@@ -12423,12 +12448,11 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    const gckpti_rotary o = { desc->heads,
-                              desc->base == 0.0f ? 10000.0f : desc->base,
-                              (int)gckpti_min(desc->position, INT32_MAX),
-                              0,
-                              scale,
-                              f != NULL };
+    gckpti_rotary o = {
+        desc->heads, desc->base, (int)gckpti_min(desc->position, INT32_MAX), 0, 0, 0
+    };
+    o.base = desc->base == 0.0f ? 10000.0f : desc->base, o.scale = scale,
+    o.has_frequencies = f != NULL;
     size_t bytes =
         desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
     if (desc->position < 0 || desc->position > INT32_MAX)
@@ -12812,11 +12836,7 @@ GCKPTI_DESC_WITH(cross_entropy, gckpti_cross_entropy_shape, gckpti_flops_13, NUL
 GCKPTI_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM, gckpti_flops_1, 0);
 GCKPTI_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED, gckpti_flops_3, GCKPTI_READS_XY(0),
                     GCKPTI_READS_XY(0));
-
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
-}
+GCKPTI_BUILDER_0(sum_loss)
 
 /* >>ops/weighted */
 #ifndef GCKPT_NO_LOSSES
@@ -12927,7 +12947,7 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
  * classes, dw += d x over the rows. Ignored rows (target < 0) take part with d = +0, as in the two
  * ops: otherwise a -0 could stay in dw, or an infinity in w stay hidden. The products round d.
  * With a cap, a logit z is gckpti_softcap(z, 1 / cap, cap) as soon as its chain is complete.
- * Its lowering (gckpti_set_lowering) is a number of rows: the backward computes loss and gradient
+ * Its lowering (linear_loss/plan.c) is a number of rows: the backward computes loss and gradient
  * of that many rows at a time, and their logits only once; the forward only counts rows. */
 typedef struct {
     int64_t block, chunk;            /* rows and classes per pass */
@@ -13248,8 +13268,9 @@ static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
     for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
         s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
                    s.o.dilation[i] == 1 && s.out[i] * s.o.size[i] == s.in[i];
-    gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
-                   gckpti_pool_item, &s);
+    if (!backward || call->in[0].grad)
+        gckpt_parallel(call, backward ? s.images : s.images * s.out[0],
+                       backward ? row * s.out[0] : row, gckpti_pool_item, &s);
 }
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
@@ -13804,17 +13825,11 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 /* Returns the map of an axis for DOWN: results are windows, elements are pixels. */
 static gckpti_axis_map gckpti_axis_map_down(const gckpti_conv_sizes *z, int axis)
 {
-    const gckpt_window *w = &z->window;
-    gckpti_axis_map r = { z->image[axis],
-                          z->windows[axis],
-                          z->taps[axis],
-                          w->stride[axis],
-                          w->dilation[axis],
-                          -w->padding[axis],
-                          0,
-                          1,
-                          0,
-                          1 };
+    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
+    const int64_t first = -z->window.padding[axis];
+    gckpti_axis_map r = {
+        z->image[axis], z->windows[axis], z->taps[axis], stride, dilation, first, 0, 1, 0, 1
+    };
     return r;
 }
 
@@ -13829,16 +13844,11 @@ static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, 
     each = stride / common;
     while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
         k++;
-    gckpti_axis_map r = { z->windows[axis],
-                          (z->image[axis] - phase + stride - 1) / stride,
-                          k < each ? (z->taps[axis] - k + each - 1) / each : 0,
-                          1,
-                          -(dilation / common),
-                          (from - k * dilation) / stride,
-                          phase,
-                          stride,
-                          k,
-                          each };
+    const int64_t results = (z->image[axis] - phase + stride - 1) / stride;
+    const int64_t taps = k < each ? (z->taps[axis] - k + each - 1) / each : 0;
+    const int64_t first = (from - k * dilation) / stride;
+    gckpti_axis_map r = { z->windows[axis], results, taps, 1, -(dilation / common), first, phase,
+                          stride,           k,       each };
     return r;
 }
 
@@ -13937,10 +13947,9 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
     }
 }
 
-GCKPTI_OP_KERNELS(
-    conv2d,
-    gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
-    if (backward) gckpti_bias_backward(call))
+GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward,
+                                          GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
+                  if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -13962,8 +13971,8 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops,
-                  gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops, gckpti_conv2d_field, 0,
+                  GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
@@ -14007,29 +14016,17 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
     return x ? gckpt_reshape(x, gckpt_shape3(x->shape.d[0], x->shape.d[2], x->shape.d[3])) : NULL;
 }
 
-GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 0, 2);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 0, 1);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 1, 2);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 1, 1);
-}
+#define GCKPTI_CONV(name, transposed, axes)                                                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,     \
+                                         const gckpt_window *window)                               \
+    {                                                                                              \
+        return gckpti_conv_new(x, w, bias, window, transposed, axes);                              \
+    }
+GCKPTI_CONV(conv2d, 0, 2)
+GCKPTI_CONV(conv1d, 0, 1)
+GCKPTI_CONV(conv2d_transposed, 1, 2)
+GCKPTI_CONV(conv1d_transposed, 1, 1)
+#undef GCKPTI_CONV
 #endif
 
 /* >>recurrent/ops */
@@ -14066,7 +14063,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     const int64_t *d = in[0].shape.d;
     gckpti_sequence s;
     memset(&s, 0, sizeof s);
-    s.call = call;
+    s.call = call, s.product = gckpti_fp32_plain;
     s.rows = d[0], s.steps = d[1], s.gates = d[2], s.units = d[2] / o->gates;
     s.state = o->gates == 4 ? 2 * s.units : s.units;
     s.p = in, s.wh = in + 1;
@@ -14183,7 +14180,7 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
         return;
 #endif
     (void)column, (void)term;
-    gckpti_fp32_plain(s->call, t);
+    s->product(s->call, t);
 }
 
 /* Sets a part's gates of a to chains of h wh, or of (r h) wh, for m rows; p points to the first of
@@ -14651,7 +14648,6 @@ typedef struct {
 #endif
 
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #if GCKPTI_HAS_FAST
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #if GCKPTI_AMX
@@ -14834,27 +14830,27 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-/* If c is a column whose rows are adjacent, makes it the row of the product b' a', whose kernels
- * read a as it is stored, in whole vectors. Needs no scratch. */
-static void gckpti_column_as_row(gckpti_product *t)
+/* Returns t or, if c is a column whose rows are adjacent, the product b' a' whose row c is, set in
+ * `row`: its kernels read a as it is stored, in whole vectors. Needs no scratch. */
+static const gckpti_product *gckpti_column_as_row(const gckpti_product *t, gckpti_product *row)
 {
-    const gckpti_operand column = t->b;
     if (t->m == 1 || t->n != 1 || t->c_stride != 1 || gckpti_has_compressed(&t->b) ||
         (t->a.stride != 1 && t->a.k_stride != 1) || t->initial_stride)
-        return;
+        return t;
     for (int64_t i = 0; t->initial && !t->accumulate && i < t->m; i++)
         t->c[i] = *t->initial;
-    t->accumulate |= t->initial != NULL;
-    t->b = t->a, t->a = column;
-    t->n = t->c_stride = t->m, t->m = 1;
+    *row = *t, row->accumulate |= t->initial != NULL;
+    row->b = t->a, row->a = t->b;
+    row->n = row->c_stride = t->m, row->m = 1;
+    return row;
 }
 
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product)
 {
-    gckpti_product t = *product;
-    gckpti_products s = { call, &t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
-    s.floats = gckpti_product_workspace(t.m, t.n, t.k);
-    gckpti_column_as_row(&t);
+    gckpti_product row;
+    gckpti_products s = { call, product, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
+    s.t = gckpti_column_as_row(product, &row);
+    s.floats = gckpti_product_workspace(product->m, product->n, product->k);
     gckpti_products_split(&s);
     gckpti_run_products(&s);
 }
@@ -15638,7 +15634,7 @@ static inline const char *gckpti_cpu_finish(void *context)
 #define GCKPTI_OF(b, name) (b)->name
 
 typedef struct {
-    gckpt_backend backend;    /* desc.backend or a CPU backend, with all functions set */
+    gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
     gckpt_loss_scale *scales; /* one for each loss term */
     unsigned char can_replay; /* the backend captures and replays micro-batches */
     unsigned char capturing;  /* the body is being captured */
@@ -15649,7 +15645,7 @@ typedef struct {
 /* Refuses a desc.backend for which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Sets devices.backend: desc.backend, completed by plain CPU functions, or the CPU's if NULL. */
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
 /* Allocate the backend's block; free it, if there is one. */
@@ -15707,40 +15703,18 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
 /* >>devices/cpu */
 #ifndef GCKPT_NO_DEVICES
 
-/* ---- the CPU as a backend ---- */
-/* clang-format off */
-#define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
-    static const gckpt_backend gckpti_backend_##name = {                                      \
-        #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
-        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
-        GCKPTI_IF_MIXED(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                   \
-        gckpti_cpu_dequantise, NULL, NULL }
-/* clang-format on */
-GCKPTI_CPU_BACKEND(plain, 1, NULL);
-#if GCKPTI_HAS_FAST
-static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
+/* Sets the functions between ops that a backend without its own memory lacks to the CPU's. */
+GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b)
 {
-    (void)context;
-    if (kind == GCKPT_FORWARD)
-        return op->forward_fast ? op->forward_fast : op->forward;
-    return op->backward_fast ? op->backward_fast : op->backward;
-}
-
-GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
-#endif
-#undef GCKPTI_CPU_BACKEND
-
-/* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
-GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
-{
-    if (!gckpti_cpu_has(isa, kernels))
-        return NULL;
-#if GCKPTI_HAS_FAST
-    if (*kernels)
-        return &gckpti_backend_fast;
-#endif
-    return &gckpti_backend_plain;
+    b->copy_in = b->copy_in ? b->copy_in : gckpti_cpu_copy;
+    b->copy_out = b->copy_out ? b->copy_out : gckpti_cpu_copy;
+    b->copy = b->copy ? b->copy : gckpti_cpu_copy;
+    b->fill = b->fill ? b->fill : gckpti_cpu_fill;
+    b->add = b->add ? b->add : GCKPTI_IF_TRAINING(gckpti_cpu_add);
+    b->convert = b->convert ? b->convert : GCKPTI_IF_MIXED(gckpti_cpu_convert);
+    b->update = b->update ? b->update : GCKPTI_IF_TRAINING(gckpti_cpu_update);
+    b->finish = b->finish ? b->finish : gckpti_cpu_finish;
+    b->dequantise = b->dequantise ? b->dequantise : gckpti_cpu_dequantise;
 }
 #endif
 
@@ -15954,12 +15928,12 @@ typedef struct {
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then partial sums */
+    const size_t *addends; /* the other uses - 1 accumulators; then partial sums or a workspace */
 } gckpti_operands;
 
 /* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
  * Operands are stored in this order: out, saved, workspace, gradient, part; the value, or the
- * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
+ * value, gradient and total, of each input; addends and what follows them. */
 enum {
     GCKPTI_TAKES_OUT = 1,
     GCKPTI_TAKES_SAVED = 2,
@@ -16062,7 +16036,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  *     a BEGIN and ends with a NEXT
  * 1. in[i] < id and base <= id: nodes are in topological order.
  * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
- * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
+ * 3. Only reports and devices read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
 #define GCKPTI_NUMBER(type, name)                 type name;
 #define GCKPTI_ARRAY(type, name, count, optional) const type *name;
 struct gckpt_plan {
@@ -16664,8 +16638,7 @@ typedef struct {
 /* ---- plan/lowered.c ---- */
 /* An instruction whose operands are being listed. */
 typedef struct {
-    int x,
-        position; /* its index; the position of its entry in the schedule, or -1 if it has none */
+    int x, position; /* its index; the position of its entry in the schedule, or -1 without one */
 } gckpti_ins_at;
 
 /* ---- plan/encode.c ---- */
@@ -17079,8 +17052,8 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans (manual, 5l) ----
- * Values and gradients that depend on the batch are rounded. They are bf16 in the arena, unless
- * they are fetched as floats. All of this is decided here:
+ * Values and gradients that depend on the batch are rounded, except variables whose op writes no
+ * bf16. They are bf16 in the arena, unless they are fetched as floats. All of this is decided here:
  *   `rounding`, by tensor: whether its value and gradient are rounded, and whether they are bf16;
  *       the precision of an op, and whether it runs in strips
  *   gckpti_f32_copies, by instruction: where the fp32 copies of bf16 operands are, before the op's
@@ -17095,7 +17068,8 @@ static void gckpti_mark_rounding(gckpti_planner *p)
     for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
-            !gckpti_is_loss(t))
+            !gckpti_is_loss(t) &&
+            (t->op->flags & (GCKPTI_VARIABLE | GCKPT_TAKES_BF16)) != GCKPTI_VARIABLE)
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetch.count; i++) {
@@ -17227,8 +17201,9 @@ static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
             copy[2 * i + 1] = copy[out + 1];
     for (int k = 0; k < out + 2; k++)
         copy[k] += copy[k] == GCKPTI_NO_OFFSET ? 0 : o.workspace;
-    operand[ins->operands + 2] =
-        all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
+    operand[ins->operands + 2] = all > gckpti_round_up(bytes, 64)
+                                     ? o.workspace + gckpti_round_up(bytes, 64)
+                                     : GCKPTI_NO_OFFSET;
 }
 
 GCKPTI_PASSES(bf16)
@@ -17522,6 +17497,16 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
             gckpti_model_size(p, p->workspace_backward[p->node[p->backward[r]].id]);
 }
 
+/* Returns the bytes by a callback of the desc, or 0 if no user's optimiser updates t. */
+GCKPTI_FN size_t gckpti_custom_bytes(const gckpti_planner *p, const gckpt_tensor *t,
+                                     size_t (*callback)(void *, const char *, int64_t, int64_t))
+{
+    const int calls = callback && p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER && !t->running;
+    const char *name = p->g->store->params[t->index].p.name;
+    return calls ? callback(p->desc->user, name, gckpti_rows(&t->shape), gckpti_last(&t->shape))
+                 : 0;
+}
+
 /* Models all gradients: targets, sums, shared bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
@@ -17538,9 +17523,15 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         for (int i = 0; i < t->inputs; i++)
             gckpti_find_target(p, u, t, i);
     }
-    for (int i = 0; i < p->n; i++) /* an update at the end of the step reads it */
-        if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
-            p->gradient[p->total[i]].last = p->backwards - 1;
+    for (int i = 0; i < p->n; i++) /* updates use the workspace of the backward before them */
+        if (gckpti_is_updated(p, i)) {
+            int *last = &p->gradient[p->total[i]].last, r = p->backwards - 1;
+            if (!p->accumulates && !p->desc->update_in_backward)
+                *last = r;
+            size_t bytes = gckpti_custom_bytes(p, p->tensors[i], p->desc->workspace_bytes);
+            size_t *most = &p->workspace_backward[p->node[p->backward[*last < r ? *last : r]].id];
+            *most = bytes > *most ? bytes : *most;
+        }
     (void)gckpti_pass(p, GCKPTI_PASS_GRADIENTS, NULL);
     for (int i = 0; i < p->desc->fetch.count; i++)
         if (p->desc->fetch.specs[i].gradient)
@@ -19080,12 +19071,9 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
-    for (int x = 0; x < d->sched.length; x++) {
-        int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
-        buffers += i < 0 ? p->workspace_backward[id] > 0
-                         : (p->workspace_forward[id] > 0) + (size_t)(d->sched.value_end[x] >= 0) +
-                               (d->sched.saved_end[x] >= 0);
-    }
+    buffers += p->desc->workspace_bytes ? (size_t)p->n : 0;
+    for (int x = 0; x < d->sched.length; x++) /* a workspace; value, saved and workspace */
+        buffers += d->sched.entry[x] < 0 ? 1 : 3;
     d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
@@ -19260,8 +19248,8 @@ GCKPTI_FN void gckpti_add_addends(const gckpti_planner *p, gckpti_lowered *d, in
         }
 }
 
-/* Adds the buffers and operands of a backward. */
-static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, int node, int x)
+/* Adds the buffers and operands of a backward. Returns its workspace, or -1. */
+static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, int node, int x)
 {
     const gckpti_node *u = &p->node[node];
     const gckpt_tensor *t = p->tensors[u->id];
@@ -19285,12 +19273,13 @@ static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, i
         gckpti_add_gradient(p, d, target->total, x);
     }
     gckpti_add_addends(p, d, u->id, 0, x);
+    return workspace;
 }
 
 /* Lists the buffers and operands of all instructions. */
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
-    int end = (int)d->length;
+    int end = (int)d->length, workspace = -1;
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         gckpti_get_or_add_gradient(p, d, v, 0);
@@ -19301,10 +19290,15 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         if (gckpti_defines(ins->kind)) {
             gckpti_add_defined_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
+            workspace = gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
         } else if (ins->kind == GCKPT_UPDATE) {
             gckpti_add_gradient(p, d, p->gradient[p->total[ins->id]].result, y);
             gckpti_add_addends(p, d, ins->id, 0, y);
+            size_t n = gckpti_custom_bytes(p, p->tensors[ins->id], p->desc->workspace_bytes);
+            if (n > 0 && (workspace < 0 || d->buffers[workspace].size < n))
+                workspace = gckpti_add_buffer(d, n, y, y, ins->id, GCKPT_BUFFER_WORKSPACE);
+            if (p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER)
+                gckpti_add_operand(d, n > 0 ? workspace : -1, y);
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
             gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
@@ -20431,17 +20425,13 @@ static gckpti_offset gckpti_add_shape(const gckpti_planner *p, gckpti_encoder *e
 static int gckpti_states_of(const gckpti_planner *p, const gckpt_tensor *t, size_t *bytes)
 {
     const gckpt_plan_desc *d = p->desc;
-    const int64_t columns = t->shape.n ? t->shape.d[t->shape.n - 1] : 1;
     *bytes = 0;
     if (!gckpti_is_updated(p, t->id) || t->running)
         return 0;
     if (d->optimiser != GCKPT_CUSTOM_OPTIMISER)
         return (d->optimiser == GCKPT_MOMENTUM) + 2 * (d->optimiser == GCKPT_ADAMW);
-    if (!d->state_bytes)
-        return d->custom_state;
-    *bytes = d->state_bytes(d->user, p->g->store->params[t->index].p.name,
-                            gckpti_elements(&t->shape) / columns, columns);
-    return *bytes > 0;
+    *bytes = gckpti_custom_bytes(p, t, d->state_bytes);
+    return d->state_bytes ? *bytes > 0 : d->custom_state;
 }
 
 /* Appends parameter t. Returns its index. */
@@ -25012,32 +25002,22 @@ GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
 {
-    const void *kernels;
     const gckpt_backend *b = e->desc.backend;
-    const gckpt_backend *plain = gckpti_cpu_backend(GCKPT_ISA_PLAIN, &kernels);
-    gckpt_backend *backend = &e->devices.backend;
-    if (!b) {
-        *backend = *gckpti_cpu_backend(e->device.isa, &kernels);
-        return GCKPT_OK;
-    }
-    if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
-                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                           (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
+    gckpt_backend *backend = &e->devices.backend; /* all zero so far */
+    const int own_memory = b && b->own_memory;
+    if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
+                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                        (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has its own memory, so all functions up to finish "
                             "except workspace are needed",
                             b->name);
-    *backend = *b;
-    e->update.writes_back = !b->update || b->writes_back;
-    backend->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    backend->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    backend->copy = b->copy ? b->copy : plain->copy;
-    backend->fill = b->fill ? b->fill : plain->fill;
-    backend->add = b->add ? b->add : plain->add;
-    backend->convert = b->convert ? b->convert : plain->convert;
-    backend->update = b->update ? b->update : plain->update;
-    backend->finish = b->finish ? b->finish : plain->finish;
-    backend->dequantise = b->dequantise || b->own_memory ? b->dequantise : plain->dequantise;
+    if (b) {
+        *backend = *b;
+        e->update.writes_back = !b->update || b->writes_back;
+    }
+    if (!own_memory)
+        gckpti_complete_backend(backend);
     return GCKPT_OK;
 }
 
@@ -25474,7 +25454,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_update(planned) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    const int resized = q->p.state[0] && q->state_bytes != planned->state_bytes;
+    const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
     if (planned->slots &&
         (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
         return gckpti_error(
@@ -25601,11 +25581,17 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float);
+    size_t most = e->update.square_count * sizeof(float), workspace = 0; /* of an update */
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
+        if (b->kind == GCKPT_BUFFER_WORKSPACE && p->ins[b->end].kind == GCKPT_UPDATE)
+            workspace = b->size > workspace ? b->size : workspace;
+    }
     for (size_t i = 0; i < p->param_count; i++) {
         const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
         int64_t n = p->params[i].trained ? p->params[i].elements : grain;
-        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+        const size_t bytes = gckpti_round_up((size_t)n, 16) * sizeof(float) + workspace;
+        most = bytes > most ? bytes : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_plan_node *node = &p->nodes[id];
@@ -26432,21 +26418,25 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position at which attention can resume: windowed caches overwrite old keys. */
+/* Returns the first position at which a call can resume: windowed caches overwrite old rows.
+ * Readers other than attention resume where the last call began, or later. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int64_t written = e->caches.owner->caches.max_written;
+    const int64_t begun = e->caches.owner->caches.begun;
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const int key = node->inputs > 1 ? p->nodes[node->in[1]].base : (int)i;
-        const gckpti_plan_node *keys = &p->nodes[key];
+        const int of = node->inputs ? p->nodes[node->in[node->inputs > 1]].base : (int)i;
+        const gckpti_plan_node *read = &p->nodes[of];
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = gckpti_planned_shape(p, keys).d[1];
-        if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
+        const int64_t rows = gckpti_planned_shape(p, read).d[1];
+        const int attends = node->inputs == 3;
+        if (read == node || !gckpti_cache_window(p, read) || (attends && written <= rows))
             continue;
-        from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
+        const int64_t first = attends ? written - rows + o->window - 1 : begun;
+        from = first > from ? first : from;
     }
     return from;
 }
@@ -26513,7 +26503,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: cannot continue at position %I. Calls reached %I; with the "
-                            "windows used, attention can resume from %I on",
+                            "windows used, calls can resume from %I on, or from 0",
                             position, caches->max_written, gckpti_first_resumable(e));
     return GCKPT_OK;
 }
@@ -26534,7 +26524,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: cannot go to position %I. Calls reached %I; with the "
-                            "windows used, attention can resume from %I on (or 0)",
+                            "windows used, calls can resume from %I on (or 0)",
                             position, caches->max_written, gckpti_first_resumable(exec));
     caches->position = position;
     if (position == 0)
@@ -26556,7 +26546,7 @@ GCKPTI_MODULE(cache)
     case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
     case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
     case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
-        e->step.position = position;
+        e->step.position = e->caches.owner->caches.begun = position;
         if (e->caches.owner->caches.max_written < end)
             e->caches.owner->caches.max_written = end;
         break;
@@ -27206,37 +27196,6 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
-/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
-static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
-                                 uint64_t step)
-{
-    gckpt_call call;
-    gckpt_update u;
-    gckpt_update_pass pass;
-    gckpti_init_call(e, &call);
-    gckpti_init_pass(e, ins, &pass);
-    memset(&u, 0, sizeof u);
-    gckpti_wait_in_flight(e, 0);
-    gckpti_pull(e->store, q);
-    u.name = q->p.name;
-    u.elements = pass.elements;
-    u.first = q->p.count < q->p.elements ? q->p.first : 0;
-    u.columns = gckpti_last(&q->p.shape);
-    u.rows = gckpti_rows(&q->p.shape);
-    u.call = &call;
-    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
-    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
-    memcpy(u.state, q->p.state, sizeof u.state);
-    u.clip_scale = e->update.clip_scale;
-    u.lr_scale = q->p.lr_scale;
-    u.decay_scale = q->p.decay_scale;
-    u.step = step;
-    u.hyper = &e->update.hyper;
-    e->desc.custom_optimiser(e->desc.user, &u);
-    gckpti_mark_changed(q, GCKPTI_HOST);
-    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
-}
-
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
  * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
 static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
@@ -27299,8 +27258,45 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
 static int gckpti_divides_first(const gckpt_exec *e)
 {
-    return e->update.hyper.clip > 0 || e->update.all_first ||
-           e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
+}
+
+/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
+static gckpt_result gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
+                                         uint64_t step)
+{
+    gckpt_call call;
+    gckpt_update u;
+    gckpt_update_pass pass;
+    if (!gckpti_divides_first(e))
+        gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
+    gckpti_init_call(e, &call);
+    gckpti_init_pass(e, ins, &pass);
+    gckpti_wait_in_flight(e, 0);
+    gckpti_pull(e->store, q);
+    u.name = q->p.name;
+    u.elements = pass.elements;
+    u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.columns = gckpti_last(&q->p.shape);
+    u.rows = gckpti_rows(&q->p.shape);
+    u.call = &call;
+    call.workspace =
+        GCKPTI_OF(gckpti_backend(e), own_memory)
+            ? (float *)(void *)e->blocks.host_scratch + gckpti_round_up((size_t)u.elements, 16)
+            : gckpti_arena_f32(e, pass.more[ins->uses - 1]);
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
+    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
+    memcpy(u.state, q->p.state, sizeof u.state);
+    u.clip_scale = e->update.clip_scale;
+    u.lr_scale = q->p.lr_scale;
+    u.decay_scale = q->p.decay_scale;
+    u.step = step;
+    u.hyper = &e->update.hyper;
+    e->desc.custom_optimiser(e->desc.user, &u);
+    gckpti_mark_changed(q, GCKPTI_HOST);
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
+    gckpti_gather_updated(e, q);
+    return GCKPT_OK;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
@@ -27310,7 +27306,6 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
     const int trained = p->params[ins->id].trained;
-    const int parts = gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES;
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
@@ -27319,15 +27314,10 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained) {
-        if (parts & GCKPTI_DIVIDES)
-            gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
-        gckpti_custom_update(e, ins, q, step);
-    } else {
-        gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
-        gckpti_mark_changed(q,
-                            GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-    }
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained)
+        return gckpti_custom_update(e, ins, q, step);
+    gckpti_pass_over(e, ins, GCKPTI_APPLIES | (gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES), step);
+    gckpti_mark_changed(q, GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
     gckpti_gather_updated(e, q);
     return GCKPT_OK;
 }
@@ -27615,7 +27605,7 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     gckpti_init_pass(e, ins, &pass);
     if (!done)
         gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
-    const int slots = q->state_bytes ? 0 : p->params[ins->id].slots;
+    const int slots = q->p.state_bytes ? 0 : p->params[ins->id].slots;
     int slot = done ? -1 : slots;
     for (; slot < slots && scan.id < 0; slot++)
         gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
@@ -28315,7 +28305,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_param *q = gckpti_param_of(e, (int)states);
         const int slots = p->params[states].slots;
         if (slots) /* a state that it has already is of this size */
-            q->state_bytes = p->params[states].state_bytes;
+            q->p.state_bytes = p->params[states].state_bytes;
         const size_t size = gckpti_array_bytes(s, q, 1);
         if (GCKPTI_RUNS_TRAINING && !gckpti_ensure_state(s, q, slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
@@ -28814,329 +28804,7 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
     return result;
 }
 
-/* =================================================================================================
- * >>check: gradients against finite differences
- *
- * gckpt_check_gradients runs a user's plan and leaves parameters and optimiser state unchanged.
- * ============================================================================================== */
 GCKPTI_COLD_BEGIN /* ends with the header */
-
-/* >>check/gradients */
-#ifndef GCKPT_NO_CHECK
-/* COARSE: rounding hides the answer. FLAT: no derivative shows, the gradient is only rounding. */
-enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
-
-/* The result of a check of one parameter in one direction. */
-typedef struct {
-    double width;        /* distance of the evaluations, relative to that of the first ones */
-    double deriv, bound; /* derivative by finite differences, and its error bound */
-    double error;        /* relative difference of derivative and gradient */
-    double resolution;   /* least relative difference that would be noticed */
-    double change;       /* change of the loss at width 1 that the gradient predicts */
-    double noise;        /* rounding error of the loss */
-    double rounding;     /* relative error of the derivative due to `noise` */
-    int status;          /* GCKPTI_RIGHT to GCKPTI_FLAT */
-} gckpti_probe;
-
-/* A check: the input of its steps, the direction that is checked, and the results so far. */
-typedef struct {
-    gckpt_exec *exec;
-    const gckpt_feed *feeds;
-    int count;
-    int64_t rows;
-
-    int param, random; /* the parameter; nonzero for a random direction, 0 for the gradient's */
-    int64_t n;         /* elements of the parameter */
-    float *g, *w;      /* copies of its gradient and values */
-    double gg, ww;     /* their sums of squares */
-    double loss;       /* loss at the values w */
-
-    gckpt_check sum;
-    const char *coarse, *flat; /* parameters with the coarsest gradient; with the last flat one */
-    double change, noise, coarsest;
-    int wrong, flat_count;
-} gckpti_checker;
-
-static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
-
-/* Computes loss and gradients. *gradient: the parameter's mean gradient on the host, valid until
- * the next call. */
-static gckpt_result gckpti_checked_step(const gckpti_checker *c, double *loss,
-                                        const float **gradient)
-{
-    gckpt_report report = { 0, 0, 0, 0 };
-    gckpt_exec *e = c->exec;
-    const gckpt_plan *p = e->plan;
-    const unsigned char writes_back = e->update.writes_back;
-    e->update.writes_back = 1;
-    const gckpt_result result = gckpt_gradients(e, c->feeds, c->count, c->rows, &report);
-    e->update.writes_back = writes_back;
-    *loss = report.loss;
-    if (result == GCKPT_OK && !gckpti_loss_count(e))
-        return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no row has a target >= 0");
-    if (result == GCKPT_OK) {
-        const gckpti_ins *ins = p->ins;
-        gckpti_operands o;
-        while (ins->kind != GCKPT_UPDATE || ins->id != c->param)
-            ins++;
-        gckpti_operands_of(p->operands, ins, 0, &o);
-        *gradient = gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient), (size_t)c->n);
-    }
-    return result;
-}
-
-/* Returns the magnitude of the sums in the loss: its rounding error is relative to that. Losses
- * over classes (recognised by GCKPT_SAVED) are logarithms of sums of at least 1, and have an
- * error relative to 1 even if the loss is near 0. */
-static double gckpti_loss_magnitude(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    double size = 0;
-    for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_loss_total *seen = &e->losses.terms[i].total;
-        const gckpt_op *op = p->nodes[p->terms[i].id].op;
-        int classes = op->flags & GCKPTI_BUILTIN_OP && op->needs[0] & GCKPT_SAVED;
-        double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
-        double sum = gckpti_fmax(gckpti_fabs(seen->sum), classes ? (double)seen->count : 0);
-        size += gckpti_fabs((double)gckpti_float(p->terms[i].weight)) * sum / n;
-    }
-    return size;
-}
-
-/* Evaluations on both sides of the weights, at one distance along the direction. */
-typedef struct {
-    double deriv, even;     /* even: loss on one side + loss on the other - 2 * loss at w */
-    double expected, scale; /* derivative by the gradient; its largest possible value */
-    int reproduced;         /* nonzero if the mean gradient of both sides is near that at w */
-} gckpti_sides;
-
-/* Evaluates both sides of w, then restores w. */
-static gckpt_result gckpti_eval_sides(const gckpti_checker *c, double distance, gckpti_sides *sides)
-{
-    gckpti_param *q = gckpti_param_of(c->exec, c->param);
-    float *values = gckpti_array(q, -1);
-    const float *there = NULL;
-    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
-    double rms = gckpti_sqrt_double(c->gg / (double)c->n);
-    gckpt_result result = GCKPT_OK;
-    for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
-        double sign = side ? -1 : 1;
-        for (int64_t i = 0; i < c->n; i++) {
-            uint32_t word[4];
-            gckpti_philox(0, (uint64_t)i, (uint32_t)c->param, 0, word);
-            double d = c->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)c->g[i] / rms : 0;
-            values[i] = (float)((double)c->w[i] + sign * distance * d);
-            dot += sign * (double)c->g[i] * (double)values[i];
-            moved += d * d;
-        }
-        gckpti_mark_changed(q, GCKPTI_HOST);
-        result = gckpti_checked_step(c, &loss[side], &there);
-        for (int64_t i = 0; i < c->n && result == GCKPT_OK; i++)
-            same += (double)c->g[i] * (double)there[i];
-    }
-    memcpy(values, c->w, (size_t)c->n * sizeof(float));
-    gckpti_mark_changed(q, GCKPTI_HOST);
-    sides->deriv = (loss[0] - loss[1]) / (2 * distance);
-    sides->even = loss[0] + loss[1] - 2 * c->loss;
-    sides->expected = dot / (2 * distance);
-    sides->scale = gckpti_sqrt_double(c->gg * moved / 2 / (double)c->n);
-    sides->reproduced = c->gg > 0 && gckpti_fabs(same / 2 - c->gg) < 0.25 * c->gg;
-    return result;
-}
-
-/* Compares loss(w + h d) - loss(w - h d) with the gradient times the actual difference of the
- * weights, at h and h/2, extrapolated to h = 0 (Richardson). The error estimate is the difference
- * of the two derivatives, and of the even parts, which must scale as h^2. A gradient that is only
- * rounding errors differs at each point; a real one is the mean of both sides' gradients. */
-static gckpt_result gckpti_eval_width(const gckpti_checker *c, double width, gckpti_probe *t)
-{
-    const double h = width * 0.02 * (gckpti_sqrt_double(c->ww / (double)c->n) + 0.05);
-    gckpti_sides far, near;
-    gckpt_result result = gckpti_eval_sides(c, h, &far);
-    if (result == GCKPT_OK)
-        result = gckpti_eval_sides(c, h / 2, &near);
-    if (result != GCKPT_OK)
-        return result;
-    t->width = width;
-    t->deriv = (4 * near.deriv - far.deriv) / 3;
-    t->noise = 4e-7 * gckpti_loss_magnitude(c->exec);
-    t->change = gckpti_fabs(near.expected) * h / width;
-    const double error = gckpti_fabs(t->deriv - near.expected);
-    double scale = gckpti_fmax(gckpti_fabs(t->deriv), gckpti_fabs(near.expected));
-    scale = gckpti_fmax(gckpti_fmax(near.scale, scale), 1e-12);
-    const double spread = gckpti_fmax(gckpti_fabs(near.deriv - far.deriv),
-                                      gckpti_fabs(far.even - 4 * near.even) / (4 * h)) /
-                          scale;
-    t->error = error / scale;
-    t->rounding = t->noise / h / scale;
-    const double doubt = gckpti_fmax(spread, t->rounding), bound = (width > 1 ? 4 : 2) * doubt;
-    t->bound = bound * scale;
-    if (!(far.reproduced && near.reproduced) && error * h <= t->noise &&
-        t->change * width <= t->noise)
-        t->status = GCKPTI_FLAT;
-    else if (t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01))
-        t->status = GCKPTI_RIGHT;
-    else
-        t->status = t->error <= bound ? GCKPTI_COARSE : GCKPTI_WRONG;
-    t->resolution = t->status != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
-    return GCKPT_OK;
-}
-
-/* Returns 1 if probe a, not b, decides: if the probes contradict each other, the nearer one, since
- * the loss then bends within the larger width; else the more precise one. */
-static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
-{
-    return gckpti_fabs(a->deriv - b->deriv) > a->bound + b->bound
-               ? a->width < b->width
-               : a->error + a->resolution < b->error + b->resolution;
-}
-
-/* Evaluates several widths, smaller for a loss that bends, larger for one hidden by rounding, until
- * one shows that the gradient is right; else *t is the clearest. Even the fifth width may span a
- * whole bend of the loss and hide it, so two smaller ones follow if rounding, 8-fold, allows. */
-static gckpt_result gckpti_eval_widths(const gckpti_checker *c, gckpti_probe *t)
-{
-    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
-    gckpti_probe at = *t;
-    for (int i = 0; i < 7 && (i < 5 || 8 * at.rounding <= 0.005); i++) {
-        gckpt_result result = gckpti_eval_width(c, widths[i], &at);
-        if (result != GCKPT_OK)
-            return result;
-        int found = at.status == GCKPTI_RIGHT || at.status == GCKPTI_FLAT;
-        if (i == 0 || found || gckpti_is_clearer(&at, t))
-            *t = at;
-        if (found)
-            break;
-    }
-    return GCKPT_OK;
-}
-
-/* Adds the result of a direction; only directions that rounding does not hide count for `worst`. */
-static void gckpti_add_probe(gckpti_checker *c, const gckpti_probe *t, const char *name)
-{
-    gckpt_check *sum = &c->sum;
-    sum->directions++;
-    c->change = gckpti_fmax(c->change, t->change);
-    c->noise = gckpti_fmax(c->noise, t->noise);
-    c->wrong += t->status == GCKPTI_WRONG;
-    if (t->status == GCKPTI_FLAT) {
-        c->flat_count++;
-        c->flat = name;
-        return;
-    }
-    sum->resolution = gckpti_fmax(sum->resolution, t->resolution);
-    if (t->status == GCKPTI_COARSE) {
-        sum->unresolved++;
-        c->coarse = t->resolution > c->coarsest ? name : c->coarse;
-        c->coarsest = gckpti_fmax(c->coarsest, t->resolution);
-    } else if (t->error > sum->worst || t->error != t->error || !sum->name) {
-        sum->worst = t->error;
-        sum->name = name;
-    }
-}
-
-/* Checks parameter i along its gradient and along a random direction. */
-static gckpt_result gckpti_check_param(gckpti_checker *c, int i)
-{
-    gckpt_exec *e = c->exec;
-    const float *gradient = NULL;
-    c->param = i;
-    c->n = e->plan->params[i].elements;
-    const size_t n = (size_t)c->n;
-    float *copy = (float *)gckpti_new(&e->memory, 2 * n, sizeof(float));
-    if (!copy)
-        return gckpti_error(e, GCKPT_E_MEMORY, "check_gradients: no memory for %z floats", 2 * n);
-    c->g = copy;
-    c->w = copy + n;
-    gckpt_result result = gckpti_checked_step(c, &c->loss, &gradient);
-    if (result == GCKPT_OK) {
-        memcpy(c->g, gradient, n * sizeof(float));
-        gckpti_pull(e->store, gckpti_param_of(e, i));
-        memcpy(c->w, gckpti_array(gckpti_param_of(e, i), -1), n * sizeof(float));
-    }
-    c->gg = c->ww = 0;
-    for (size_t k = 0; k < n; k++) {
-        c->gg += (double)c->g[k] * (double)c->g[k];
-        c->ww += (double)c->w[k] * (double)c->w[k];
-    }
-    for (c->random = 0; c->random < 2 && result == GCKPT_OK; c->random++) {
-        gckpti_probe t;
-        memset(&t, 0, sizeof t);
-        result = gckpti_eval_widths(c, &t);
-        if (result == GCKPT_OK)
-            gckpti_add_probe(c, &t, e->plan->names + e->plan->params[i].name);
-    }
-    gckpti_delete(&e->memory, copy, 2 * n, sizeof(float));
-    return result;
-}
-
-/* Ends a check: adds the resolution of flat directions, and sets the error of the executor. */
-static gckpt_result gckpti_check_end(gckpti_checker *c)
-{
-    gckpt_check *sum = &c->sum;
-    if (c->flat_count) {
-        double seen = c->noise > 0 && c->change > 0 ? c->noise / c->change
-                                                    : (double)(c->noise > 0 ? GCKPTI_INFINITY : 0);
-        sum->resolution = gckpti_fmax(sum->resolution, seen);
-        sum->unresolved += seen > 0.01 ? c->flat_count : 0;
-        c->coarse = seen > 0.01 && seen > c->coarsest ? c->flat : c->coarse;
-    }
-    if (c->wrong)
-        return gckpti_error(c->exec, GCKPT_E_DATA,
-                            "check_gradients: the gradient of \"%s\" differs from finite "
-                            "differences by %g (relative)",
-                            sum->name, sum->worst);
-    if (!sum->unresolved)
-        return GCKPT_OK;
-    sum->name = c->coarse;
-    return gckpti_error(
-        c->exec, GCKPT_UNRESOLVED,
-        "check_gradients: rounding hides %i of %i directions (\"%s\": differences below %g "
-        "of its gradient): the loss, or a nearly certain class, is large compared with its "
-        "changes. Bring targets and outputs near each other, or check fewer rows",
-        sum->unresolved, sum->directions, sum->name, sum->resolution);
-}
-
-GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, gckpt_check *check)
-{
-    gckpti_checker c;
-    gckpt_result result = GCKPT_OK;
-    memset(&c, 0, sizeof c);
-    if (check)
-        *check = c.sum;
-    if (!exec)
-        return GCKPT_E_ARG;
-    const gckpt_plan *p = exec->plan;
-    c.exec = exec, c.feeds = feeds, c.count = count, c.rows = rows;
-    if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: needs a training plan without update_in_backward");
-    if (gckpti_needs_peers(p))
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: the plan " GCKPTI_IS_OF_SEVERAL ": check one of the "
-                            "same desc in one process, which has the same gradients");
-    if (p->precision != GCKPT_FP32)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: rounding to bf16 is coarser than the differences; "
-                            "check a plan of GCKPT_FP32");
-    unsigned debug = exec->desc.debug;
-    /* gradients are read after the call; poison at its end would overwrite them */
-    exec->desc.debug &= ~(GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        if (p->params[i].trained)
-            result = gckpti_check_param(&c, (int)i);
-    exec->desc.debug = debug;
-    if (result != GCKPT_OK)
-        return result;
-    if (!c.sum.directions)
-        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
-    result = gckpti_check_end(&c);
-    if (check)
-        *check = c.sum;
-    return result;
-}
-#endif
 
 /* =================================================================================================
  * >>files: save and load, as safetensors
@@ -29289,8 +28957,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
                   : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
                                                       : q->p.storage;
-        const int sized = w->slot == 0 && q->state_bytes;
-        w->shape = sized ? gckpt_shape1((int64_t)q->state_bytes) : q->p.shape;
+        const int sized = w->slot == 0 && q->p.state_bytes;
+        w->shape = sized ? gckpt_shape1((int64_t)q->p.state_bytes) : q->p.shape;
         w->size = sized ? 1 : gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_pack_shape((int)w->type, &w->shape);
         if (!size || size == w->size)
@@ -29379,7 +29047,7 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
     const gckpti_param *q = w->q;
     const int compressed = w->slot < 0 && gckpti_is_compressed((int)q->p.storage);
     const void *raw = compressed                       ? gckpti_stored(&q->p)
-                      : w->slot == 0 && q->state_bytes ? q->p.state[0]
+                      : w->slot == 0 && q->p.state_bytes ? q->p.state[0]
                                                        : NULL;
     if (raw)
         gckpti_sink_elements(out, w, raw, w->count);
@@ -29955,7 +29623,7 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
     else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
         problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
     else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
-                       (gckpti_state_slots(q) && q->state_bytes != bytes)))
+                       (gckpti_state_slots(q) && q->p.state_bytes != bytes)))
         problem =
             "its state has another size in the store: load before gckpt_exec_new, with the same "
             "optimiser; and state of U8 cannot be sharded (GCKPT_SHARD_NONE)";
@@ -30003,7 +29671,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
         values->states = (signed char)(values->states + floats);
     }
     if (values->states && values[1].bytes)
-        q->state_bytes = (size_t)values[1].shape.d[0];
+        q->p.state_bytes = (size_t)values[1].shape.d[0];
     if (!gckpti_ensure_state(s, q, values->states))
         return gckpti_refuse(load, GCKPT_E_MEMORY, values, "no memory for its %i optimiser states",
                              values->states);
@@ -31263,7 +30931,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 }
 #endif
 
-GCKPTI_COLD_END /* begun in check/check.h */
+GCKPTI_COLD_END /* begun in run/modules.h */
 
 /* No macro outlives the implementation, except those whose names begin with GCKPT. */
 #undef gckpti_error
@@ -31301,6 +30969,7 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
 #undef gckpti_linear_loss_block
+#undef gckpti_latest_rows
 #undef gckpti_f32
 #undef gckpti_halves
 #undef gckpti_arg_values
@@ -31319,6 +30988,7 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_open
 #undef gckpti_close
 #undef gckpti_store
+#undef gckpti_delta_state_forward
 #undef gckpti_wider_kernels
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
@@ -33330,18 +33000,9 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
         const int64_t skipped =
             s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? (i - s->diagonal) / W * W : 0;
         float *to = c + i * s->c_row + skipped;
-        gckpti_tile u = { 0,
-                          a + i * s->a_row,
-                          s->a_row,
-                          s->a_step,
-                          b + skipped,
-                          s->b_step,
-                          s->from_zero ? NULL : to,
-                          s->c_row,
-                          to,
-                          s->c_row,
-                          W,
-                          NULL };
+        gckpti_tile u = { 0,  a,        s->a_row, s->a_step, b, s->b_step,
+                          to, s->c_row, to,       s->c_row,  W, NULL };
+        u.a += i * s->a_row, u.b += skipped, u.from = s->from_zero ? NULL : to;
         rows = gckpti_min(m - i, GCKPTI_TILE_ROWS);
         const V(attn_part) t = V(attn_range)(s, i, rows, k);
         if (t.first >= t.end && !s->from_zero)
@@ -33938,38 +33599,6 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
 
 /* >>bf16/attention_gradients */
 /* ---- attention of bf16 plans, backward ---- */
-/* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
-GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
-                                   const gckpti_operand *out, int64_t at, int64_t ahead)
-{
-    FLOATS lane[32 / W];
-    for (int p = 0; p < 32 / W; p++)
-        lane[p] = V(zero)();
-    for (int64_t e = 0; e < h->d; e += 32) {
-        if (g->halves)
-            __builtin_prefetch(g->halves + at + e + ahead, 0, 3);
-        if (out->halves)
-            __builtin_prefetch(out->halves + at + e + ahead, 0, 3);
-        for (int p = 0; p < 32 / W; p++) {
-            const int64_t i = at + e + W * p, left = h->d - e - W * p;
-            if (left <= 0)
-                break;
-            const FLOATS x = V(load_any)(g->f32, g->halves, i, left);
-            const FLOATS y = V(load_any)(out->f32, out->halves, i, left);
-            lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
-        }
-    }
-    return V(fold)(lane, 0);
-}
-
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, int i, int64_t at, int64_t n,
-                                            float *x)
-{
-    for (int64_t e = 0; e < n * h->d_vec; e += W)
-        V(store)(x + e, V(load)(x + e) + V(zero)());
-    gckpti_attn_store_grad(h, i, at, n, x, h->d_vec);
-}
-
 /* The backward of a head, for a tile of m queries and a tile of n keys. p (scores, then
  * exponentials) and ds are (query,key); dk and dv are (key,d) of the tile or, if heads share keys,
  * of all keys, kept from the first head to the last; dq is (query,d) of all queries. Packed: k_b,
@@ -34089,11 +33718,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
-    const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
     V(key_block_begin)(&s, h, row * h->heads + head, scratch);
-    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
-        s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++) /* dq is not read yet */
+        s.delta[i] = gckpti_attn_delta(h, at_q + i * c, s.delta - 2 * h->d_vec);
     float *const dk = s.dk, *const dv = s.dv;
     gckpti_mixed_configure(s.kernels, 1);
     if (s.dq)
@@ -34126,11 +33754,11 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         }
         for (int i = 0; i < 2; i++)
             if (to[i] && member + 1 == h->group)
-                V(store_gradient)(h, 1 + i, key, s.n, to[i]);
+                gckpti_attn_store_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
     }
     gckpti_mixed_configure(s.kernels, 0);
     if (s.dq)
-        V(store_gradient)(h, 0, at_q, h->t, s.dq);
+        gckpti_attn_store_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
 }
 #endif
 
@@ -34178,10 +33806,12 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
-        V(elementwise), V(run_loop), V(softmax_row), GCKPTI_TRAINED(softmax_row_grad),             \
-        V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row),                     \
-        GCKPTI_TRAINED(norm_row_grad), V(column_sums), V(sum_from),                                \
-        &V(element_loss_kernels), &V(class_loss_kernels), V(few_classes), V(dropout_elements),     \
+        V(elementwise), V(run_loop),                                                               \
+        { { V(softmax_row), GCKPTI_TRAINED(softmax_row_grad) },                                    \
+          { V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad) },                            \
+          { V(norm_row), GCKPTI_TRAINED(norm_row_grad) } },                                        \
+        V(column_sums), V(sum_from), &V(element_loss_kernels), &V(class_loss_kernels),             \
+        V(few_classes), V(dropout_elements),                                                       \
         gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),        \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels)) };

@@ -15,10 +15,10 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
- *     >>common    fill, add, convert, update, dequantise                                       714
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3837
+ *     >>common    fill, add, convert, update, dequantise                                       715
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3760
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
- *     >>backend   which kernels there are, the self-test, the table                            299
+ *     >>backend   which kernels there are, the self-test, the table                            301
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -723,10 +723,11 @@ __device__ inline float warp_sum(float lane, int h = 16)
 }
 
 /* Returns the sum of n elements by a warp, in the 32 lanes of the manual's 5d: f(sum, i) returns
- * the lane's sum with element i. */
-template <class F> __device__ inline float lanes_sum(int64_t n, F f)
+ * the lane's sum with element i. A lane loads AHEAD elements at a time. */
+template <int AHEAD = 4, class F> __device__ inline float lanes_sum(int64_t n, F f)
 {
     float sum = 0.0f;
+#pragma unroll AHEAD
     for (int64_t i = threadIdx.x % 32; i < n; i += 32)
         sum = f(sum, i);
     return warp_sum(sum);
@@ -1816,7 +1817,7 @@ void where_by(const gckpt_call *call, bool backward)
 /* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
  * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
 struct Transpose {
-    Axes rest;                    /* all other axes */
+    Axes rest;                    /* all axes, of which p and q have size 1 */
     int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
@@ -1850,14 +1851,8 @@ void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, 
     }
     if (p == q)
         return map(call, x, Copy(), { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
-    Transpose t = { {}, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
-    for (int k = 0; k < x.n; k++) {
-        if (k == p || k == q)
-            continue;
-        t.rest.size[t.rest.n] = x.size[k];
-        t.rest.step[0][t.rest.n] = x.step[0][k];
-        t.rest.step[1][t.rest.n++] = x.step[1][k];
-    }
+    Transpose t = { x, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
+    t.rest.size[p] = t.rest.size[q] = 1;
     const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
     run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
@@ -1911,8 +1906,28 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
     }
 }
 
+/* The latest n rows of a cache that holds `held`, of which the call adds some; 0 before position 0. */
+struct Latest {
+    Values x;
+    Results y;
+    int64_t n, held, c, added;
+};
+__device__ void latest_at(int64_t i, const Latest &s, const StepParams *params)
+{
+    const int64_t row = i / s.c, at = params->position + s.added - s.n + row % s.n;
+    Vec<float, 1> v = { { 0.0f } };
+    if (at >= 0)
+        v = load<1>(s.x, (row / s.n * s.held + at % s.held) * s.c + i % s.c);
+    write_vec<1>(s.y, i, 1, true, v.v, 0);
+}
+
 void slice_by(const gckpt_call *call, bool backward)
 {
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    const int64_t *x = call->in[0].shape.d, *y = call->shape.d;
+    const Latest s = { value_of(call->in[0]), out_of(call), y[1], x[1], y[2], p->relative };
+    if (p->relative && p->axis)
+        return for_each<latest_at>(call, y[0] * y[1] * y[2], s, params_of(call));
     move_parts(call, backward, gckpti_slice_move, false);
 }
 
@@ -1939,21 +1954,15 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
- * divides each sum by `divisor`. */
+/* Sums rows of n elements, a warp a row, and divides each sum by `divisor`. */
 template <class F>
 __device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
 {
-    float sum = 0.0f;
-    for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
-        float v[8][F::VALUES] = {};
-        for (int k = 0; k < 8; k++)
-            if (i + 32 * k < end)
-                f.read(v[k], i + 32 * k);
-        for (int k = 0; k < 8; k++)
-            sum = f.add(v[k], sum);
-    }
-    sum = warp_sum(sum);
+    const float sum = lanes_sum<8>(n, [&](float all, int64_t i) {
+        float v[F::VALUES];
+        f.read(v, r * n + i);
+        return f.add(v, all);
+    });
     if (threadIdx.x % 32 == 0)
         out[r] = sum / divisor;
 }
@@ -2121,36 +2130,25 @@ void max_with_index(const gckpt_call *call, float *out, void *index, int k)
         for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
 }
 
-/* The gradients and indices of each line's k results. */
-struct Maxima {
-    const float *g;
-    const int32_t *index;
-    int k, accumulate;
-};
-
-__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const Maxima &m)
+/* Passes the gradient of result e, one of a line's k, to its element. */
+__device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gckpt_arg &x,
+                                const float *g, const int32_t *index, int k)
 {
-    const int64_t line = i / v.inner, at = line / v.size, place = i % v.inner;
-    for (int j = 0; j < m.k; j++) {
-        const int64_t from = (at * m.k + j) * v.inner + place;
-        if (m.index[from] == line % v.size) {
-            gckpti_put(&d[i], m.g[from], m.accumulate);
-            return;
-        }
-    }
-    if (!m.accumulate)
-        d[i] = 0.0f;
+    const int64_t at = (e / v.inner / k * v.size + index[e]) * v.inner + e % v.inner;
+    gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
 void maxima_by(const gckpt_call *call, bool backward, int k)
 {
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     const gckpt_arg *x = &call->in[0];
-    const Maxima m = { call->grad_out, (const int32_t *)call->saved, k, x->accumulate };
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
     if (!backward)
-        max_with_index(call, call->out, call->saved, k);
-    else if (x->grad)
-        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, x->grad, m);
+        return max_with_index(call, call->out, call->saved, k);
+    if (x->grad && !x->accumulate)
+        fill(call, x->grad, 0, gckpti_elements(&x->shape));
+    if (x->grad)
+        for_each<max_gradient_at>(call, v.outer * k * v.inner, v, *x, call->grad_out,
+                                  (const int32_t *)call->saved, k);
 }
 int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
 void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }
@@ -2334,40 +2332,32 @@ void rotary_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/element_losses */
-enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
-
-/* Sums losses as one binary64 chain over rows (5e): thread 0 adds, other warps fetch the next rows.
- * Adds `each` to *count for each row except those with an ignored target. Runs as one block. */
+/* Sums losses as one binary64 chain over rows (5e). All lanes of the only warp add the same terms,
+ * while they read the next rows. Adds `each` to *count for each row except those with an ignored
+ * target. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
-    SHARED(float, part, [2][CHAIN_ROWS]);
-    SHARED(int, counted, [1]);
-    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
-    int mine = 0;
-    if (threadIdx.x == 0)
-        counted[0] = 0;
-    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
-        int now = (int)(first / CHAIN_ROWS & 1);
-        if (threadIdx.x == 0 && first >= 0) {
-            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
-#pragma unroll 16
-            for (int k = 0; k < n; k++)
-                total += (double)part[now][k];
+    enum { AHEAD = 8, STEP = 32 * AHEAD };
+    double total = sum ? *sum : 0.0;
+    int counted = 0;
+    float x[AHEAD], next[AHEAD] = {};
+    for (int64_t first = -STEP; first < rows; first += STEP) {
+        UNROLLED(k, AHEAD) {
+            const int64_t r = first + STEP + 32 * k + threadIdx.x;
+            counted += r < rows && (!target || target[r] >= 0);
+            x[k] = next[k], next[k] = r < rows ? losses[r] : -0.0f; /* which changes no sum */
         }
-        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
-            int64_t r = first + CHAIN_ROWS + k;
-            part[!now][k] = r < rows ? losses[r] : 0.0f;
-            mine += r < rows && (!target || target[r] >= 0);
-        }
-        __syncthreads();
+        UNROLL for (int k = 0; k < AHEAD && first >= 0; k++)
+            for (int lane = 0; lane < 32; lane++)
+                total += (double)__shfl_sync(0xffffffffu, x[k], lane);
     }
-    atomicAdd(&counted[0], mine);
-    __syncthreads();
+    for (int h = 16; h; h /= 2)
+        counted += __shfl_xor_sync(0xffffffffu, counted, h);
     if (threadIdx.x == 0 && sum)
         *sum = total;
     if (threadIdx.x == 0 && count)
-        *count += counted[0] * each;
+        *count += counted * each;
 }
 
 /* Adds `rows` losses in device memory to the call's sum and count, each of which may be NULL. */
@@ -2375,7 +2365,7 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
                 int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        run<loss_sum_kernel>(call, 1, 288, 0, losses, target, rows, each, call->loss_sum,
+        run<loss_sum_kernel>(call, 1, 32, 0, losses, target, rows, each, call->loss_sum,
             call->loss_count);
 }
 
@@ -2687,7 +2677,7 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     /* Returns the offset of the tile in C. */
     __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
     {
-        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.c_stride + (int64_t)tile_column * BN;
     }
     __device__ __forceinline__ int rows(const gckpti_product &t) const
     {
@@ -2704,10 +2694,11 @@ template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.c_stride : t.initial_stride;
     int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
     const float *from = t.accumulate ? t.c + corner
-                        : t.initial    ? t.initial + (int64_t)here.tile_column * BN
+                        : t.initial  ? t.initial + (int64_t)here.tile_row * BM * pitch +
+                                          (int64_t)here.tile_column * BN
                                      : NULL;
     UNROLLED(i, TM) UNROLLED(j, TN) {
         bool inside = here.y(i) < rows && here.x(j) < columns;
@@ -2728,7 +2719,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     int rows = here.rows(t), columns = here.columns(t);
     UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
     {
-        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        int64_t at = corner + here.y(i) * t.c_stride + here.x(j);
         if (!MIXED && j + 4 <= TN) {
             if (here.y(i) < rows)
                 write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
@@ -2944,7 +2935,8 @@ void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
     const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
-                        operand_of(&t->b, t->n, t->k, mixed), t->n % 4 == 0 && aligned(t->c) };
+                        operand_of(&t->b, t->n, t->k, mixed),
+                        t->c_stride % 4 == 0 && aligned(t->c) };
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
@@ -3854,222 +3846,162 @@ int64_t groupnorm_workspace(const gckpt_call *call, bool)
 
 /* >>exact/recurrent */
 #ifndef GCKPT_NO_RECURRENT
-/* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
- * of each row. A step is two kernels in either direction, four in gru_reset_before, whose steps
- * have two parts; captured, they need no host. ---- */
-enum { WHOLE_STEP, FIRST_PART, SECOND_PART };
+/* ---- gru, lstm: for each part of a step (gru_reset_before has two), gckpti_cells_forward or
+ * _backward multiplies all rows by wh, and a thread for each unit of each row runs the cell. So a
+ * part is two kernels; captured, they need no host. ---- */
 struct Cells {
     gckpti_cell at; /* row 0 at step 0 */
-    int64_t rows, steps, t;
+    int64_t steps, gates, state, t; /* state: columns of the output */
+    int part;
     const int32_t *lengths;      /* steps of each row, or NULL */
     const float *h0, *c0, *zero; /* zero: H zeros */
-    const float *part;           /* a part's product: chains (rows,2H) or (rows,H) */
-    float *a, *out, *before;     /* chains (rows,gates); before: h of step t - 1 (rows,T,H) */
+    float *out, *before;         /* out: set in the last part; before: h of step t - 1 (rows,T,H) */
 };
 
 /* Returns step t of a row. h and c of the previous step are in the output or initial. */
-template <int GATES> __device__ __forceinline__ gckpti_cell cell_of(const Cells &s, int64_t row)
+__device__ __forceinline__ gckpti_cell cell_of(const Cells &s, int64_t row)
 {
-    const int64_t n = s.at.units, step = row * s.steps + s.t, state = (GATES - 2) * n;
+    const int64_t n = s.at.units, step = row * s.steps + s.t;
     const auto move = [](auto *at, int64_t by) { return at ? at + by : at; };
     gckpti_cell c = s.at;
-    c.p = move(c.p, step * GATES * n), c.a = move(c.a, row * GATES * n);
-    c.g = move(c.g, step * state), c.out = move(c.out, step * state);
-    c.da = move(c.da, step * GATES * n), c.dp = move(c.dp, step * GATES * n);
+    c.p = move(c.p, step * s.gates), c.a = move(c.a, row * s.gates);
+    c.g = move(c.g, step * s.state), c.out = move(c.out, step * s.state);
+    c.da = move(c.da, step * s.gates), c.dp = move(c.dp, step * s.gates);
     c.saved = move(c.saved, step * 4 * n);
     for (int k = 0; k < 2; k++)
-        c.state[k] = move(c.state[k], row * n), c.d[k] = move(c.d[k], row * n);
-    c.h = s.t ? c.out - state : s.h0 ? s.h0 + row * n : s.zero;
+        c.state[k] = move(c.state[k], row * s.state), c.d[k] = move(c.d[k], row * s.state);
+    c.h = s.t ? c.out - s.state : s.h0 ? s.h0 + row * n : s.zero;
     c.c = s.t ? c.out - n : s.c0 ? s.c0 + row * n : s.zero;
     return c;
 }
 
-/* Runs a step of the forward, or a part; t < 0 sets initial states. lstm: chains a begin at p. */
-template <int GATES, int PART> __device__ void cells_forward_at(int64_t i, const Cells &s)
+/* Runs a part of a step of the forward: AT computes unit j of a row. */
+template <auto AT> __device__ void cells_forward_at(int64_t i, const Cells &s)
 {
-    const int64_t n = s.at.units;
-    const int64_t row = i / n, j = i - row * n;
-    const gckpti_cell c = cell_of<GATES>(s, row);
-    float *a = s.a + row * GATES * n + j;
-    const bool padded = s.t >= 0 && s.lengths && s.t >= s.lengths[row];
-    for (int k = 0; k < 2 && PART == FIRST_PART; k++)
-        a[k * n] = s.part[(row * 2 + k) * n + j];
-    if (PART == SECOND_PART && s.t >= 0)
-        a[2 * n] = s.part[i];
+    const int64_t n = s.at.units, row = i / n, j = i - row * n;
+    const gckpti_cell c = cell_of(s, row);
+    const bool padded = s.lengths && s.t >= s.lengths[row];
+    if (!padded)
+        AT(&c, j);
     for (int k = 0; k < 4 && padded && c.saved; k++)
         c.saved[k * n + j] = 0.0f;
-    if (s.t < 0)
-        c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
-    else if (!padded && PART == WHOLE_STEP)
-        GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
-    else if (!padded)
-        PART == FIRST_PART ? gckpti_reset_gates_at(&c, j) : gckpti_new_gates_at(&c, j);
-    if constexpr (PART != FIRST_PART) {
-        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
-            a[k * n] = c.p[(4 + k) * n + j];
-        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-            s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] =
-                padded ? 0.0f : c.state[k][j];
-    }
+    for (int64_t k = j; s.out && k < s.state; k += n)
+        s.out[(row * s.steps + s.t) * s.state + k] = padded ? 0.0f : c.state[0][k];
 }
 
-/* Runs a step of the backward, or a part. A row's gradients of states begin with +0 after its last
+/* Runs a part of a step of the backward. A row's gradients of states begin with +0 after its last
  * step; t < 0 only sets those of rows without steps. */
-template <int GATES, int PART> __device__ void cells_backward_at(int64_t i, const Cells &s)
+template <auto AT> __device__ void cells_backward_at(int64_t i, const Cells &s)
 {
-    const int64_t n = s.at.units;
-    const int64_t row = i / n, j = i - row * n;
-    const gckpti_cell c = cell_of<GATES>(s, row);
-    const bool padded = s.lengths && s.t >= s.lengths[row];
-    for (int k = 0; k < 2 && PART != SECOND_PART && s.lengths && s.t + 1 >= s.lengths[row]; k++)
-        c.d[k][j] = 0.0f;
+    const int64_t n = s.at.units, row = i / n, j = i - row * n;
+    const int64_t length = s.lengths ? s.lengths[row] : s.steps;
+    const gckpti_cell c = cell_of(s, row);
+    for (int64_t k = j; k < s.state && s.part == 0 && s.t + 1 >= length; k += n)
+        c.d[0][k] = 0.0f;
     if (s.t < 0)
         return;
-    for (int k = 0; k < GATES && padded; k++) {
-        c.da[k * n + j] = 0.0f;
+    s.before[(row * s.steps + s.t) * n + j] = s.t < length ? c.h[j] : 0.0f;
+    if (s.t < length)
+        AT(&c, j);
+    for (int64_t k = j; k < s.gates && s.t >= length; k += n) {
+        c.da[k] = 0.0f;
         if (c.dp && !c.accumulate)
-            c.dp[k * n + j] = 0.0f;
+            c.dp[k] = 0.0f;
     }
-    if (PART != SECOND_PART)
-        s.before[(row * s.steps + s.t) * n + j] = padded ? 0.0f : c.h[j];
-    if (PART == SECOND_PART && !padded)
-        c.da[j] = s.part[i];
-    if (!padded && PART == WHOLE_STEP)
-        GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
-    else if (!padded)
-        PART == FIRST_PART ? gckpti_new_gate_grads_at(&c, j) : gckpti_reset_gate_grads_at(&c, j);
 }
 
-/* Computes c (m,n) = a b, added to c (accumulate) or to `start`, in f32 in any plan. */
-void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
-                  const int64_t (&size)[3], const float *start, float *c, int accumulate)
+/* Returns the axes that copy rows of n elements which begin `to` and `from` elements apart. */
+Axes matrix_axes(int64_t rows, int64_t n, int64_t to, int64_t from)
 {
-    gckpt_call plain = *call;
-    gckpti_product t = {};
-    plain.precision = GCKPT_FP32;
-    t.batch = 1, t.m = size[0], t.n = size[1], t.k = size[2];
-    t.a = a, t.b = b, t.initial = start, t.c = c, t.accumulate = accumulate;
-    products(&plain, &t);
+    return { 2, { n, rows }, { { 1, to }, { 1, from } } };
 }
 
-template <int GATES, bool BEFORE>
+template <auto FIRST, auto SECOND>
 void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * q.units;
-    float *h_now = (float *)call->workspace;
-    s.at.state[0] = h_now, s.at.state[1] = h_now + n, s.at.a = s.a = h_now + 2 * n;
-    float *chains = BEFORE ? s.a + n * GATES : s.a;
-    const float *bias = GATES == 3 && q.bias ? q.bias->data : NULL;
-    const gckpti_operand h = { h_now, NULL, q.units, 1, 0, NULL };
-    const gckpti_operand reset = { s.a, NULL, q.gates, 1, 0, NULL };
-    const gckpti_operand wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
-    const gckpti_operand wh_new = { q.wh->data + q.split, NULL, 1, q.gates, 0, NULL };
-    for (s.t = -1; s.t < s.steps; s.t++) {
-        if (s.t >= 0)
-            cell_product(call, h, wh, { s.rows, q.split, q.units }, bias, chains, GATES == 4);
-        s.part = chains;
-        if (BEFORE && s.t >= 0) {
-            for_each<cells_forward_at<GATES, FIRST_PART>, 128>(call, n, s);
-            cell_product(call, reset, wh_new, { s.rows, q.units, q.units },
-                         bias ? bias + q.split : NULL, chains, 0);
+    float *state = (float *)call->workspace;
+    s.at.state[0] = state, s.at.state[1] = state + q.units, s.at.a = state + q.rows * q.state;
+    if (!q.h0)
+        fill(call, state, 0, q.rows * q.state);
+    for (int64_t k = 0; q.h0 && k < q.state; k += q.units)
+        map(call, matrix_axes(q.rows, q.units, q.state, q.units), Copy(), { state + k, NULL },
+            value_of(k ? *q.c0 : *q.h0), NONE, NONE, 0);
+    for (; s.t < s.steps; s.t++)
+        for (s.part = 0; s.part <= q.before; s.part++) {
+            gckpti_cells_forward(&q, s.part, q.p->data + s.t * q.gates, q.rows, state, s.at.a);
+            s.out = s.part == q.before ? call->out : NULL;
+            s.part ? for_each<cells_forward_at<SECOND>, 128>(call, q.rows * q.units, s)
+                   : for_each<cells_forward_at<FIRST>, 128>(call, q.rows * q.units, s);
         }
-        for_each<cells_forward_at<GATES, BEFORE ? SECOND_PART : WHOLE_STEP>, 128>(call, n, s);
-    }
 }
 
-/* Copies rows of n floats. */
-__device__ void cells_copy_at(int64_t i, int64_t n, const float *from, int64_t from_row, float *to,
-                              int64_t to_row)
+/* Computes the gradients of the initial states, wh and the bias, when all steps have run. */
+void cells_gradients(const gckpt_call *call, const gckpti_sequence &q, const Cells &s)
 {
-    to[i / n * to_row + i % n] = from[i / n * from_row + i % n];
-}
-
-/* Sets, or adds to, n columns of dwh from column `first` on by the chains of h and da; products
- * write whole matrices: `dense`. */
-void cells_weights(const gckpt_call *call, const gckpti_sequence &q, const gckpti_operand &h,
-                   const float *da, int64_t first, float *dense)
-{
-    const int64_t n = first ? q.units : q.split, all = q.units * n;
-    const gckpti_operand b = { da + first, NULL, 1, q.gates, 0, NULL };
-    float *columns = q.wh->grad + first;
-    if (q.wh->accumulate)
-        for_each<cells_copy_at>(call, all, n, columns, q.gates, dense, n);
-    cell_product(call, h, b, { q.units, n, q.rows * q.steps }, NULL, dense, q.wh->accumulate);
-    for_each<cells_copy_at>(call, all, n, dense, n, columns, q.gates);
-}
-
-template <int GATES, bool BEFORE>
-void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
-{
-    const int64_t n = s.rows * q.units, terms = s.rows * s.steps;
-    enum { PART = BEFORE ? FIRST_PART : WHOLE_STEP };
-    float *d = (float *)call->workspace;
-    s.at.d[0] = d, s.at.d[1] = d + n, s.zero = d + 2 * n;
-    s.at.da = d + 2 * n + q.units, s.before = s.at.da + terms * q.gates;
-    float *reset = s.before + terms * q.units; /* gradients of r h */
-    fill(call, d, 0, 2 * n + q.units);
-    const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
-    const gckpti_operand wh_new = { q.wh->data + q.split, NULL, q.gates, 1, 0, NULL };
-    for (s.t = s.steps; s.t-- > 0;) {
-        for_each<cells_backward_at<GATES, PART>, 128>(call, n, s);
-        const float *step = s.at.da + s.t * q.gates;
-        const gckpti_operand da = { step, NULL, s.steps * q.gates, 1, 0, NULL };
-        const gckpti_operand da_new = { step + q.split, NULL, s.steps * q.gates, 1, 0, NULL };
-        if (BEFORE) {
-            cell_product(call, da_new, wh_new, { s.rows, q.units, q.units }, NULL, reset, 0);
-            s.part = reset;
-            for_each<cells_backward_at<GATES, SECOND_PART>, 128>(call, n, s);
-        }
-        cell_product(call, da, wh, { s.rows, q.units, q.split }, NULL, d, 1);
-    }
-    if (s.lengths)
-        for_each<cells_backward_at<GATES, PART>, 128>(call, n, s);
-    for (int c = 0; c < 2; c++) {
-        const gckpt_arg *start = c ? q.c0 : q.h0;
+    const int64_t n = q.units, terms = q.rows * q.steps;
+    for (int64_t k = 0; k < q.state; k += n) {
+        const gckpt_arg *start = k ? q.c0 : q.h0;
         if (start && start->grad)
-            map_gradient(call, *start, Copy(), { s.at.d[c], NULL }, NONE);
+            map(call, matrix_axes(q.rows, n, n, q.state), Copy(), grad_of(*start),
+                { s.at.d[0] + k, NULL }, NONE, NONE, start->accumulate);
     }
-    const gckpti_operand before = { s.before, NULL, 1, q.units, 0, NULL };
-    const gckpti_operand da = { s.at.da, NULL, 1, q.gates, 0, NULL };
-    const gckpti_operand states = { s.at.saved + 3 * q.units, NULL, 1, 4 * q.units, 0, NULL };
-    if (q.wh->grad && !BEFORE)
-        cell_product(call, before, da, { q.units, q.gates, terms }, NULL, q.wh->grad,
-                     q.wh->accumulate);
-    if (q.wh->grad && BEFORE) {
-        cells_weights(call, q, before, s.at.da, 0, reset);
-        cells_weights(call, q, states, s.at.da, q.split, reset);
+    for (int part = 0; part <= q.before && q.wh->grad; part++) {
+        const int64_t first = part ? q.split : 0;
+        gckpti_product t = gckpti_product_of(
+            n, part ? n : q.split, terms,
+            part ? gckpti_matrix(s.at.saved + 3 * n, 1, 4 * n) : gckpti_matrix(s.before, 1, n),
+            gckpti_matrix(s.at.da + first, 1, q.gates), q.wh->grad + first);
+        t.c_stride = q.gates, t.accumulate = q.wh->accumulate;
+        products(q.call, &t);
     }
     const RowTerms<> rows = { {}, { s.at.da, NULL }, NONE, q.gates };
     if (q.bias)
         column_sums(call, rows, sum_of(*q.bias), {}, terms, q.gates);
 }
 
-int64_t cells_workspace_of(const gckpt_call *call, bool backward, bool before)
+template <auto FIRST, auto SECOND>
+void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
-    const int64_t n = q.rows * q.units, forward = q.rows * q.gates * (before ? 2 : 1);
-    const int64_t reset = before ? (n > 2 * q.units * q.units ? n : 2 * q.units * q.units) : 0;
-    return 2 * n + (backward ? q.units + q.rows * q.steps * (q.gates + q.units) + reset : forward);
-}
-int64_t cells_workspace(const gckpt_call *call, bool backward)
-{
-    return cells_workspace_of(call, backward, false);
-}
-int64_t reset_before_workspace(const gckpt_call *call, bool backward)
-{
-    return cells_workspace_of(call, backward, true);
+    const int64_t n = q.rows * q.units;
+    float *d = (float *)call->workspace, *zero = d + q.rows * q.state;
+    s.at.d[0] = d, s.at.d[1] = d + q.units, s.zero = zero;
+    s.at.da = zero + q.units, s.before = s.at.da + q.rows * q.steps * q.gates;
+    fill(call, zero, 0, q.units);
+    for (s.t = s.steps; s.t-- > 0;)
+        for (s.part = 0; s.part <= q.before; s.part++) {
+            s.part ? for_each<cells_backward_at<SECOND>, 128>(call, n, s)
+                   : for_each<cells_backward_at<FIRST>, 128>(call, n, s);
+            gckpti_cells_backward(&q, s.part < q.before, s.at.da + s.t * q.gates, q.rows, d);
+        }
+    s.part = 0;
+    if (s.lengths)
+        for_each<cells_backward_at<FIRST>, 128>(call, n, s);
+    cells_gradients(call, q, s);
 }
 
-template <int GATES, bool BEFORE> void cells_by(const gckpt_call *call, bool backward)
+int64_t cells_workspace(const gckpt_call *call, bool backward)
+{
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
+    return backward ? q.units + q.rows * (q.state + q.steps * (q.gates + q.units))
+                    : q.rows * (q.state + q.gates);
+}
+
+/* Runs a cell whose first part (and second one, if another) computes units by these functions. */
+template <auto FORWARD, auto BACKWARD, auto FORWARD2 = FORWARD, auto BACKWARD2 = BACKWARD>
+void cells_by(const gckpt_call *call, bool backward)
 {
     gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
+    gckpt_call f32 = *call; /* chains are in f32 in any plan */
     Cells s = {};
-    q.split = BEFORE ? 2 * q.units : q.gates;
-    s.rows = q.rows, s.steps = q.steps, s.out = call->out, s.lengths = q.lengths;
+    f32.precision = GCKPT_FP32;
+    q.call = &f32, q.product = products;
+    q.before = FORWARD != FORWARD2, q.split = q.before ? 2 * q.units : q.gates;
+    s.steps = q.steps, s.gates = q.gates, s.state = q.state, s.lengths = q.lengths;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
     s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
     s.at.saved = (float *)call->saved, s.at.dp = q.p->grad, s.at.accumulate = q.p->accumulate;
-    backward ? cells_backward<GATES, BEFORE>(call, q, s) : cells_forward<GATES, BEFORE>(call, q, s);
+    backward ? cells_backward<BACKWARD, BACKWARD2>(call, q, s)
+             : cells_forward<FORWARD, FORWARD2>(call, q, s);
 }
 
 /* >>exact/delta */
@@ -4077,24 +4009,22 @@ template <int GATES, bool BEFORE> void cells_by(const gckpt_call *call, bool bac
  * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
 enum { DELTA_THREADS = 256 };
 
-/* Returns s of the current call, in a capture as well; steps with a query are the last ones. */
-__device__ gckpti_delta_call delta_now(gckpti_delta_call s, const StepParams *params)
-{
-    s.first = s.o.missing ? params->position : 0;
-    s.steps = s.first + s.queries;
-    return s;
-}
-
+/* Computes columns of a state and outputs; the position is that of the call, in a capture too. */
 __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
 {
-    const gckpti_delta_call s = delta_now(run, params);
+    gckpti_delta_call s = run;
     const int64_t item = i / s.values, j = i - item * s.values, n = s.keys * s.values;
-    float *state = s.workspace + item * n;
-    for (int64_t k = j; k < n; k += s.values)
+    const int64_t position = s.o.capacity ? params->position : 0, at = item * (n + s.values);
+    float *state = s.state ? s.state + at : s.workspace + item * n;
+    const float *from = s.before ? s.before + at : state;
+    s.first = position;
+    if (s.state)
+        s.first = gckpti_delta_resume(state + n + j, position), s.steps = position - s.first;
+    for (int64_t k = j; k < n && !s.before && !s.first; k += s.values)
         state[k] = 0.0f;
-    for (int64_t t = 0; t < s.steps; t++) {
+    for (int64_t t = 0; t < s.steps; t++, from = state) {
         const gckpti_delta_step x =
-            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, state, state);
+            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, from, state);
         gckpti_delta_columns(&x, j, 1);
     }
 }
@@ -4149,8 +4079,8 @@ __device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
         delta_warp_gradients(s, i, totals + i);
     if (s.dbeta && thread < 32) {
         const float *x = s.scratch + 2 * s.values, *r = s.r;
-        const float dot = lanes_sum(
-            s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+        const float dot =
+            lanes_sum(s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
         if (thread == 0)
             gckpti_put(s.dbeta, dot, s.add[4]);
     }
@@ -4186,8 +4116,8 @@ __global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
             for (int64_t i = 0; i < 2 * count; i++) {
                 const int64_t k = i < count ? i : 2 * count - 1 - i;
                 float *to = states + k * n;
-                gckpti_delta_step x = gckpti_delta_step_of(&s, row, head, first + k,
-                                                           k ? to - n : starts + c * n, to);
+                gckpti_delta_step x =
+                    gckpti_delta_step_of(&s, row, head, first + k, k ? to - n : starts + c * n, to);
                 x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
                 if (i < count) {
                     forward(x);
@@ -4405,29 +4335,20 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
  * H200's L2, and 512 tiles of 128 x 128 for its 132 multiprocessors. ---- */
 enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
-struct LogitSizes {
-    int64_t rows, classes; /* most rows and classes at a time */
-    /* in floats of workspace: begin of states (backward: of dx); begin of losses; all */
-    int64_t offset, losses, size;
-};
-
-LogitSizes logit_sizes(const gckpt_call *call, bool backward)
+/* In the workspace: logits; `dx`: in a forward the states of rows, then `saved`: the losses. */
+gckpti_loss_layout logit_layout(const gckpt_call *call, bool backward)
 {
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LogitSizes p;
-    p.rows = gckpti_min(rows, LOGIT_ROWS);
-    p.classes = gckpti_min(call->in[1].shape.d[0], LOGIT_CLASSES);
-    p.offset = gckpti_ceil_to(p.rows * p.classes, 4);
-    p.losses = p.offset + 3 * p.rows;
-    p.size = backward ? p.offset : p.losses + rows;
-    if (backward && call->precision != GCKPT_FP32)
-        p.size += p.rows * c;
+    const int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    gckpti_loss_layout p = { gckpti_min(rows, LOGIT_ROWS),
+                             gckpti_min(call->in[1].shape.d[0], LOGIT_CLASSES), 0, 0, 0, 0 };
+    p.dx = gckpti_ceil_to(p.block * p.chunk, 4), p.saved = p.dx + 3 * p.block;
+    p.size = !backward ? p.saved + rows : p.dx + (call->precision != GCKPT_FP32 ? p.block * c : 0);
     return p;
 }
 
 int64_t linear_cross_entropy_workspace(const gckpt_call *call, bool backward)
 {
-    return logit_sizes(call, backward).size;
+    return logit_layout(call, backward).size;
 }
 
 __device__ void cap_at(int64_t i, float *x, float times, float cap)
@@ -4438,24 +4359,25 @@ __device__ void cap_at(int64_t i, float *x, float times, float cap)
 /* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
  * losses; backward: d, the logits' gradient, dx += d w, dw += d' x. In bf16 plans dx is in the
  * workspace, since it is rounded once, after the last class. */
-int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
+int64_t logit_block(const gckpt_call *call, const gckpti_loss_layout &layout, int64_t row,
+                    int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
-    const int64_t rows = gckpti_loss_block_rows(call, row, sizes->rows);
+    const int64_t rows = gckpti_loss_block_rows(call, row, layout.block);
     float *workspace = (float *)call->workspace, *saved = (float *)call->saved;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     Classes l = { workspace, call->in[2].index + row };
     l.saved = saved ? saved + 2 * row : NULL;
-    l.losses = workspace + sizes->losses + row, l.state = workspace + sizes->offset; /* forward */
+    l.losses = workspace + layout.saved + row, l.state = workspace + layout.dx; /* forward */
     l.rows = rows, l.classes = v, l.cap = gckpti_linear_loss_cap(call), l.dx = workspace;
     if (grad)
-        dx = workspace + sizes->offset;
+        dx = workspace + layout.dx;
     if (grad && x->accumulate)
         widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
-        l.n = gckpti_min(v - l.first, sizes->classes);
+        l.n = gckpti_min(v - l.first, layout.chunk);
         const gckpti_operand d = { workspace, NULL, l.n, 1, 0 };
         gckpti_product t;
         t.k_period = t.k_offset = 0;
@@ -4485,12 +4407,12 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
 
 void linear_cross_entropy_by(const gckpt_call *call, bool backward)
 {
-    const LogitSizes sizes = logit_sizes(call, backward);
+    const gckpti_loss_layout layout = logit_layout(call, backward);
     const int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows;)
-        row += logit_block(call, &sizes, row, backward);
+        row += logit_block(call, layout, row, backward);
     if (!backward)
-        add_losses(call, (float *)call->workspace + sizes.losses, call->in[2].index, rows, 1);
+        add_losses(call, (float *)call->workspace + layout.saved, call->in[2].index, rows, 1);
 }
 
 /* >>exact/scores */
@@ -4596,15 +4518,9 @@ struct HeadTile {
 /* Returns this block's part. Queries run backwards, so that those with most keys come first. */
 __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
-    int i = (int)blockIdx.x;
-    HeadTile p;
-    p.slice = i % a.slices;
-    i /= a.slices;
-    p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
-    i /= tiles;
-    p.head = i % a.heads;
-    p.row = i / a.heads;
-    return p;
+    const int i = (int)blockIdx.x / a.slices, tile = i % tiles, head = i / tiles;
+    return { head / a.heads, backwards ? tiles - 1 - tile : tile, head % a.heads,
+             (int)blockIdx.x % a.slices };
 }
 
 /* Loads rows first..first+63 of x (which has `rows` rows), columns e0..e0+WIDTH-1 of the head's d;
@@ -5084,6 +5000,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_scores<R, MIXED>(scores, y);
         __syncthreads();
         sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
+    }
+    UNROLLED(r, R) UNROLLED(n, N) /* keys before all windows keep gradients that are subnormal */
+    {
+        const int e = slice + column_of(n), row = first_row + r;
+        if (!MIXED || e >= a.d || row >= visible.ahead + 1 - a.window)
+            continue;
+        dk[r][n] = a.accumulate[1] ? to_k[row * kv.c + e] + 0.0f : dk[r][n]; /* -0 becomes +0 */
+        dv[r][n] = a.accumulate[2] ? to_v[row * kv.c + e] + 0.0f : dv[r][n];
     }
     const int attended = tiles ? visible.count : 0;
     clear_masked(dk, first_row, visible.count);
@@ -6667,9 +6591,11 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    OP_WORDS(gru, cells, cells_by<3, false>) OP_WORDS(lstm, cells, cells_by<4, false>)
-    OP_WORDS(gru_reset_before, reset_before, cells_by<3, true>)
-    OP_WORDS(delta_rule, delta, delta_rule_by)
+    OP_WORDS(gru, cells, cells_by<gckpti_gru_gates_at, gckpti_gru_gate_grads_at>)
+    OP_WORDS(lstm, cells, cells_by<gckpti_lstm_gates_at, gckpti_lstm_gate_grads_at>)
+    OP_WORDS(gru_reset_before, cells, cells_by<gckpti_reset_gates_at, gckpti_new_gate_grads_at,
+                                               gckpti_new_gates_at, gckpti_reset_gate_grads_at>)
+    OP_WORDS(delta_rule, delta, delta_rule_by) OP_AS(delta_state, delta_rule_by)
 #endif
 };
 #undef ROW

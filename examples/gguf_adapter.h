@@ -27,16 +27,17 @@ static inline int gguf_weight_of(const gguf_architecture *a, const model_config 
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
-/* Writes the rows of A or B in this order, multiplied by `scale`. */
+/* Writes A or B with its rows and columns in these orders, multiplied by `scale`. */
 static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, gguf_order order,
-                                 double scale)
+                                 gguf_order column_order, double scale)
 {
     const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
     for (int64_t i = 0; i < rows; i++) {
         const int64_t row = gguf_param_row(order, i);
-        for (int64_t k = 0; k < columns; k++)
-            gguf_put_float(w, scale == 1 ? p->values[row * columns + k]
-                                         : (float)((double)p->values[row * columns + k] * scale));
+        for (int64_t k = 0; k < columns; k++) {
+            const float x = p->values[row * columns + gguf_param_row(column_order, k)];
+            gguf_put_float(w, scale == 1 ? x : (float)((double)x * scale));
+        }
     }
     gguf_put_align(w);
 }
@@ -128,10 +129,10 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
                 const double rank = (double)p.shape.d[0];
                 const double ratio = adapters_scale(a, module, p.shape.d[0]) * rank / (double)alpha;
                 const int same = ratio > 1 - 1e-6 && ratio < 1 + 1e-6;
-                const gguf_order as_is = { 0, 0, 1 };
-                gguf_put_rows(&w, &p, as_is, 1);
-                gguf_put_rows(&w, &up,
-                              gguf_order_of(arch, &a->model->config, module, up.shape.d[0]),
+                const model_config *c = &a->model->config;
+                const gguf_order as_is = { 0, 0, 1, 0 };
+                gguf_put_rows(&w, &p, as_is, gguf_column_order_of(c, module), 1);
+                gguf_put_rows(&w, &up, gguf_order_of(arch, c, module, up.shape.d[0]), as_is,
                               same ? 1 : ratio);
             }
         }
@@ -239,11 +240,22 @@ static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architect
             continue;
         if (gckpt_store_get(a->store, at, &p) != GCKPT_OK)
             return gguf_fail(g, "%s", gckpt_error_text(a->store));
-        const gguf_order order = gguf_order_of(arch, &a->model->config, module, p.shape.d[0]);
-        for (int64_t row = 0; row < p.shape.d[0]; row++)
-            if (gguf_read_floats(g, t, (i ? gguf_file_row(order, row) : row) * p.shape.d[1],
-                                 p.shape.d[1], p.values + row * p.shape.d[1]) != 0)
-                return -1;
+        const model_config *c = &a->model->config;
+        const gguf_order order = gguf_order_of(arch, c, module, p.shape.d[0]),
+                         as_is = { 0, 0, 1, 0 };
+        const gguf_order column_order = i ? as_is : gguf_column_order_of(c, module);
+        const int64_t columns = p.shape.d[1];
+        float *values = (float *)malloc((size_t)columns * sizeof *values);
+        int failed = values == NULL ? gguf_fail(g, "out of memory for a row of %s", name) : 0;
+        for (int64_t row = 0; row < p.shape.d[0] && !failed; row++) {
+            failed = gguf_read_floats(g, t, (i ? gguf_file_row(order, row) : row) * columns,
+                                      columns, values) != 0;
+            for (int64_t k = 0; k < columns && !failed; k++)
+                p.values[row * columns + gguf_param_row(column_order, k)] = values[k];
+        }
+        free(values);
+        if (failed)
+            return -1;
         gckpt_store_push(a->store, name);
     }
     return 0;

@@ -154,6 +154,27 @@ static inline void gguf_export_gemma4(gguf_exporter *x)
     gguf_export_size(x, "embedding_length_per_layer_input", l->layer_inputs);
 }
 
+/* Writes the keys of gated delta nets. GGUF has them in all layers but every n-th. */
+static inline void gguf_export_nets(gguf_exporter *x)
+{
+    const model_config *c = &x->e->model->config;
+    const llama_config *l = &c->llama;
+    const int64_t pairs = (l->positions[0].columns > 0 ? l->positions[0].columns : c->head_dim) / 2;
+    int64_t every = 1;
+    while (every <= c->layers && llama_bit(l->nets, every - 1))
+        every++;
+    gguf_export_size(x, "ssm.conv_kernel", l->net_taps);
+    gguf_export_size(x, "ssm.state_size", l->net_key_dim);
+    gguf_export_size(x, "ssm.group_count", l->net_keys);
+    gguf_export_size(x, "ssm.time_step_rank", l->net_values);
+    gguf_export_size(x, "ssm.inner_size", l->net_values * l->net_value_dim);
+    gguf_export_size(x, "full_attention_interval", every);
+    /* pairs of columns that rotate by a place in time, in height and in width, which text has equal */
+    gguf_put_array(&x->w, gguf_export_key(x, "rope.dimension_sections", 1), GGUF_I32, 4);
+    for (int i = 0; i < 4; i++)
+        gguf_put(&x->w, (uint64_t)(i < 3 ? (pairs + 2 - i) / 3 : 0), 4);
+}
+
 /* Writes the sliding window, and the layers that have it if they are not those that readers
  * assume. */
 static inline void gguf_export_windows(gguf_exporter *x)
@@ -217,6 +238,8 @@ static inline void gguf_export_sizes(gguf_exporter *x)
         gguf_export_real(x, "attention.scale", c->llama.score_scale);
         gguf_export_real(x, "logit_scale", 1 / gguf_factor(c->logit_scale));
     }
+    if (c->llama.row->traits & LLAMA_NETS)
+        gguf_export_nets(x);
     gguf_export_positions(x);
     gguf_export_windows(x);
     if (c->llama.score_cap > 0)
@@ -620,29 +643,32 @@ typedef struct {
     char name[MODEL_NAME];
     int type, transposed;
     int64_t rows, columns; /* of the tensor; rows is 0 for a vector */
-    gguf_order order;
+    gguf_order order, column_order;
     float added; /* gguf_norm_offset */
+    int decays;  /* gguf_is_decay */
 } gguf_export_view;
 
 static inline int gguf_export_view_of(gguf_exporter *x, const model_parameter *p,
                                       gguf_export_view *v)
 {
     const model_config *c = &x->e->model->config;
-    const int matrix = p->shape.n == 2, type = x->e->type;
+    const int matrix = p->shape.n > 1, type = x->e->type;
     memset(v, 0, sizeof *v);
     if (!gguf_tensor_of(x->a, c, p->name, v->name))
         return model_fail(x->e->model, "parameter %s has no counterpart in GGUF's %s", p->name,
                           x->a->name);
     v->transposed = gguf_is_transposed(c, p);
     v->rows = matrix ? p->shape.d[v->transposed] : 0;
-    v->columns = matrix ? p->shape.d[!v->transposed] : p->shape.d[0];
+    v->columns = p->shape.d[v->transposed ? 0 : p->shape.n - 1];
     v->order = gguf_order_of(x->a, c, p->name, p->shape.d[0]);
+    v->column_order = gguf_column_order_of(c, p->name);
     v->added = gguf_norm_offset(x->a, p->name);
+    v->decays = gguf_is_decay(p->name);
     const int table =
         strncmp(v->name, "token_embd", 10) == 0 || strncmp(v->name, "output.", 7) == 0;
-    v->type = !matrix || strncmp(v->name, "position_embd", 13) == 0 ? GGUF_T_F32
-              : type == GGUF_T_Q4_0 && table                        ? GGUF_T_Q8_0
-                                                                    : type;
+    v->type = p->shape.n != 2 || strncmp(v->name, "position_embd", 13) == 0 ? GGUF_T_F32
+              : type == GGUF_T_Q4_0 && table                                ? GGUF_T_Q8_0
+                                                                            : type;
     if (v->columns % gguf_tensor_types[v->type].values != 0)
         v->type = GGUF_T_F16;
     return 0;
@@ -663,7 +689,9 @@ static inline int gguf_export_values(gguf_exporter *x, const gguf_export_view *v
         const int64_t at = gguf_param_row(v->order, i);
         float bad = 0;
         for (int64_t k = 0; k < columns; k++) {
-            row[k] = v->transposed ? p->values[k * rows + at] : p->values[at * columns + k];
+            const int64_t from = gguf_param_row(v->column_order, k);
+            row[k] = v->transposed ? p->values[k * rows + at] : p->values[at * columns + from];
+            row[k] = v->decays ? (float)-llama_exp((double)row[k]) : row[k];
             row[k] = v->added != 0 ? row[k] + v->added : row[k];
             bad += row[k] - row[k];
         }
@@ -782,7 +810,7 @@ static inline int gguf_has_same_positions(const llama_positions *p, const llama_
 static inline const char *gguf_config_difference(const model_config *a, const model_config *b)
 {
     const llama_config *p = &a->llama, *q = &b->llama;
-    int sliding = 0, rotary = 0,
+    int sliding = 0, rotary = 0, nets = 0,
         sizes = p->layer_inputs != q->layer_inputs || p->keys_as_values != q->keys_as_values ||
                 a->layers != b->layers || (p->row == NULL) != (q->row == NULL);
     for (int64_t i = 0; i < a->layers && !sizes; i++) {
@@ -793,7 +821,11 @@ static inline const char *gguf_config_difference(const model_config *a, const mo
                                     llama_key_heads(a, i) != llama_key_heads(b, i) ||
                                     llama_dim(a, i, 'I') != llama_dim(b, i, 'I') ||
                                     llama_shares(a, i) != llama_shares(b, i));
+        nets |= llama_bit(p->nets, i) != llama_bit(q->nets, i);
     }
+    nets |= p->net_taps != q->net_taps || p->net_keys != q->net_keys ||
+            p->net_values != q->net_values || p->net_key_dim != q->net_key_dim ||
+            p->net_value_dim != q->net_value_dim;
     return a->family != b->family || a->layers != b->layers || a->width != b->width ||
                    a->inner != b->inner || a->context != b->context || a->heads != b->heads ||
                    a->key_heads != b->key_heads || a->head_dim != b->head_dim ||
@@ -806,6 +838,7 @@ static inline const char *gguf_config_difference(const model_config *a, const mo
            : p->qkv_bias != q->qkv_bias || p->output_bias != q->output_bias ||
                    p->mlp_bias != q->mlp_bias
                ? "biases"
+           : nets    ? "gated delta nets"
            : sliding ? "sliding windows"
            : rotary  ? "layers without rotary positions"
            : !gguf_has_same_positions(&p->positions[0], &q->positions[0]) ||

@@ -6,8 +6,9 @@
  * Reads the architectures of gguf_architectures; llama is also Mistral's and SmolLM2's, and bert also
  * RoBERTa's, XLM-RoBERTa's and DistilBERT's. Keys are
  * converted to the text of a config.json, which is then parsed. Tensors get the names and layouts of
- * Hugging Face's files, by undoing the converter's changes: the order of rows of queries and keys
- * (gguf_order), the 1 added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
+ * Hugging Face's files, by undoing the converter's changes: the order of rows of queries and keys, and
+ * of heads of gated delta nets (gguf_order), the 1 added to norms (gemma, qwen35), the exponential of
+ * decays, and the transposition of GPT-2's matrices. The store reads a stream in
  * safetensors' format that is produced row by row (gguf_stream), so no file is in memory as a
  * whole. Unknown keys and tensors are refused by name, since they could change the model's
  * results. */
@@ -55,6 +56,9 @@ static const gguf_architecture gguf_architectures[] = {
       " attention.temperature_scale rope.scaling.yarn_log_multiplier " },
     { "gptneox", "gpt_neox", "gelu", "qomn", 0, 0, 0,
       " attention.layer_norm_epsilon use_parallel_residual " },
+    { "qwen35", "qwen3_5_text", "silu", "", 0, 1, 0,
+      " ssm.conv_kernel ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size "
+      "full_attention_interval rope.dimension_sections nextn_predict_layers " },
     { "gpt2", "gpt2", "gelu_new", "qomn", 0, 0, 0, " " },
     /* also RoBERTa's and XLM-RoBERTa's, whose positions begin with row 0 there; DistilBERT's files
      * have no token types */
@@ -91,6 +95,15 @@ static const struct {
     { "proj", NULL, NULL },
     { "post_norm", NULL, NULL },
     { "layer_output_scale", NULL, NULL },
+    { "ssm_a", NULL, NULL },
+    { "ssm_dt", NULL, NULL },
+    { "ssm_conv1d", NULL, NULL },
+    { "ssm_norm", NULL, NULL },
+    { "ssm_out", NULL, NULL },
+    { "attn_qkv", NULL, NULL },
+    { "attn_gate", NULL, NULL },
+    { "ssm_beta", NULL, NULL },
+    { "ssm_alpha", NULL, NULL },
     { "token_embd", "wte", NULL },
     { "output_norm", "ln_f", NULL },
     { "position_embd", "wpe", NULL },
@@ -121,8 +134,7 @@ static const char *const gguf_encoder_modules[ENCODER_ALL_MODULES][2] = {
     { "cls.output", "cls.output" },
 };
 enum {
-    /* the first module outside the blocks; GGUF files with gated delta nets are not read */
-    GGUF_EMBEDDINGS = LLAMA_NET_DECAYS,
+    GGUF_EMBEDDINGS = LLAMA_MODULES, /* the first module outside the blocks */
     GGUF_NORM,
     GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
 };
@@ -150,7 +162,8 @@ static inline const char *gguf_module_of(const gguf_architecture *a, const model
               : i == GGUF_NORM             ? c->family->norm
               : i < GGUF_EMBEDDINGS        ? llama_layouts[c->llama.row->layout].names[i]
                                            : gguf_modules[i].llama;
-    return gguf_modules[i].name;
+    return i == LLAMA_MLP_NORM && strcmp(a->name, "qwen35") == 0 ? "post_attention_norm"
+                                                                 : gguf_modules[i].name;
 }
 
 /* Sets *first and *end to the numbers of modules in blocks, or of others. */
@@ -162,10 +175,15 @@ static inline void gguf_module_rows(const gguf_architecture *a, int in_block, in
     *end = in_block ? blocks : encoder ? (int)ENCODER_ALL_MODULES : (int)GGUF_MODULES;
 }
 
-/* Returns whether module i is one number, whose parameter has the module's name. */
-static inline int gguf_is_scalar(const gguf_architecture *a, int i)
+/* Returns the end of the tensor's name, if the parameter of module i has the name of its module without
+ * an end like ".weight"; else NULL. */
+static inline const char *gguf_end_of(const gguf_architecture *a, int i)
 {
-    return i == LLAMA_SCALAR && gguf_encoder_of(a) == NULL;
+    return gguf_encoder_of(a) != NULL ? NULL
+           : i == LLAMA_SCALAR        ? ".weight"
+           : i == LLAMA_NET_STEPS     ? ".bias"
+           : i == LLAMA_NET_DECAYS    ? ""
+                                      : NULL;
 }
 
 /* Returns the architecture of a model, or NULL if GGUF has none that is supported. */
@@ -194,60 +212,97 @@ static inline int gguf_tensor_of(const gguf_architecture *a, const model_config 
     gguf_module_rows(a, block[0] != 0, &row, &rows);
     for (; row < rows; row++) {
         const char *known, *tensor = gguf_module_of(a, c, row, &known);
-        const int whole = gguf_is_scalar(a, row);
-        const size_t size = whole ? strlen(module) : end < module ? 0 : (size_t)(end - module);
+        const char *whole = gguf_end_of(a, row);
+        const size_t size =
+            whole != NULL ? strlen(module) : end < module ? 0 : (size_t)(end - module);
         if (known == NULL || tensor == NULL || size == 0 || strlen(known) != size ||
             strncmp(known, module, size) != 0)
             continue;
-        snprintf(name, MODEL_NAME, "%s%s%s", block, tensor, whole ? ".weight" : end);
+        snprintf(name, MODEL_NAME, "%s%s%s", block, tensor, whole != NULL ? whole : end);
         return 1;
     }
     return 0;
 }
 
-/* How GGUF orders the rows of a parameter: the index (outer,a,b,inner) of a row there is
- * (outer,b,a,inner) here. a is 0 if the rows have the same order. */
+/* How GGUF orders the rows of a parameter from row `first` on: the index (outer,a,b,inner) of a row
+ * there is (outer,b,a,inner) here. a is 0 if the rows have the same order. */
 typedef struct {
-    int64_t a, b, inner;
+    int64_t a, b, inner, first;
 } gguf_order;
 
-/* Returns the order of this parameter or module, which has `rows` rows. In a head, ggml's rotary
- * positions rotate neighbours where Hugging Face has two halves. In GPT-NeoX, each head has its own
- * query, key and value, which GGUF stores as all queries, all keys and all values. */
+/* Returns the order of heads of values in a gated delta net, each of `inner` rows: those that share
+ * a key are neighbours here; in GGUF, heads of all keys alternate. */
+static inline gguf_order gguf_net_order(const model_config *c, int64_t inner, int64_t first)
+{
+    const llama_config *l = &c->llama;
+    const gguf_order order = { l->net_values / l->net_keys, l->net_keys, inner, first };
+    return order;
+}
+
+/* Returns the order of this parameter's or module's columns. */
+static inline gguf_order gguf_column_order_of(const model_config *c, const char *name)
+{
+    const gguf_order same = { 0, 0, 1, 0 };
+    return strstr(name, ".linear_attn.out_proj") != NULL
+               ? gguf_net_order(c, c->llama.net_value_dim, 0)
+               : same;
+}
+
+/* Returns the order of the rows of this parameter or module, which has `rows` rows. In a head, ggml's
+ * rotary positions rotate neighbours where Hugging Face has two halves. In GPT-NeoX, each head has its
+ * own query, key and value, which GGUF stores as all queries, all keys and all values. */
 static inline gguf_order gguf_order_of(const gguf_architecture *a, const model_config *c,
                                        const char *name, int64_t rows)
 {
-    const gguf_order same = { 0, 0, 1 }, neox = { 3, c->heads, rows / 3 / c->heads };
+    const gguf_order same = { 0, 0, 1, 0 }, neox = { 3, c->heads, rows / 3 / c->heads, 0 };
     const int64_t heads = strstr(name, ".q_proj") != NULL   ? c->heads
                           : strstr(name, ".k_proj") != NULL ? c->key_heads
                                                             : 0;
     if (strstr(name, ".query_key_value") != NULL)
         return neox;
+    if (strstr(name, ".linear_attn.") != NULL) {
+        const int64_t columns = c->llama.net_value_dim, V = c->llama.net_values * columns;
+        return strstr(name, ".in_proj_qkv") != NULL || strstr(name, ".conv1d") != NULL
+                   ? gguf_net_order(c, columns, rows - V)
+               : strstr(name, ".in_proj_z") != NULL ? gguf_net_order(c, columns, 0)
+               : strstr(name, ".norm") != NULL || strstr(name, ".out_proj") != NULL
+                   ? same
+                   : gguf_net_order(c, 1, 0);
+    }
     if (!a->interleaved || heads == 0)
         return same;
-    const gguf_order pairs = { rows / heads / 2, 2, 1 };
+    const gguf_order pairs = { rows / heads / 2, 2, 1, 0 };
     return pairs;
 }
 
 /* Returns the row of a parameter that is row i in GGUF. */
 static inline int64_t gguf_param_row(gguf_order o, int64_t i)
 {
-    const int64_t k = i / o.inner, outer = o.a > 0 ? k / (o.a * o.b) : 0;
-    return o.a > 0 ? ((outer * o.b + k % o.b) * o.a + k / o.b % o.a) * o.inner + i % o.inner : i;
+    if (o.a == 0 || i < o.first)
+        return i;
+    const int64_t k = (i - o.first) / o.inner, outer = k / (o.a * o.b);
+    return o.first + ((outer * o.b + k % o.b) * o.a + k / o.b % o.a) * o.inner +
+           (i - o.first) % o.inner;
 }
 
 /* Returns the row in GGUF that is row i of a parameter. */
 static inline int64_t gguf_file_row(gguf_order o, int64_t i)
 {
-    const gguf_order back = { o.b, o.a, o.inner };
+    const gguf_order back = { o.b, o.a, o.inner, o.first };
     return gguf_param_row(back, i);
 }
 
 /* Returns the number that GGUF's values of this parameter have in addition. */
 static inline float gguf_norm_offset(const gguf_architecture *a, const char *name)
 {
-    return a->plus_one && strstr(name, "norm.weight") != NULL ? 1.0f : 0.0f;
+    return a->plus_one && strstr(name, "norm.weight") != NULL &&
+                   strstr(name, ".linear_attn.") == NULL
+               ? 1.0f
+               : 0.0f;
 }
+
+/* Returns whether GGUF has -exp(x) for each value x of this parameter. */
+static inline int gguf_is_decay(const char *name) { return strstr(name, ".A_log") != NULL; }
 
 /* Writes the name of the parameter that a GGUF tensor belongs to. Returns 0 if it belongs to no
  * parameter. */
@@ -269,20 +324,26 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
     gguf_module_rows(a, layer >= 0, &i, &rows);
     for (; i < rows; i++) {
         const char *module, *known = gguf_module_of(a, c, i, &module);
-        const int whole = gguf_is_scalar(a, i) && strcmp(part + n, ".weight") == 0;
+        const char *whole = gguf_end_of(a, i);
         if (module == NULL || known == NULL || strlen(known) != n || strncmp(known, part, n) != 0)
             continue;
-        model_join(name, model_block_name(c, name, layer, module), whole ? "" : part + n);
+        model_join(name, model_block_name(c, name, layer, module),
+                   whole != NULL && strcmp(part + n, whole) == 0 ? "" : part + n);
         return 1;
     }
     return 0;
 }
 
-/* Returns whether a tensor can be ignored, because its values follow from keys, are computed here, or
- * belong to the head of another task. */
-static inline int gguf_is_skipped(const model_config *c, const char *tensor)
+/* Returns whether a tensor can be ignored: its values follow from keys or are computed here, or it
+ * belongs to the head of another task, or to qwen35's blocks after the last one, which predict further
+ * tokens. */
+static inline int gguf_is_skipped(const gguf_architecture *a, const model_config *c,
+                                  const char *tensor)
 {
     const model_head *head = &c->head;
+    if (strcmp(a->name, "qwen35") == 0 && strncmp(tensor, "blk.", 4) == 0 &&
+        strtoll(tensor + 4, NULL, 10) >= c->layers)
+        return 1;
     if (strncmp(tensor, "cls.", 4) == 0 && (head->task != MODEL_CLASSIFY || head->is_new))
         return 1;
     if (strcmp(tensor, "output.weight") == 0 && head->task != MODEL_NEXT_TOKEN)
@@ -511,9 +572,11 @@ static inline void gguf_print_sizes(gguf_reader *r)
                                                                : 0;
     const gguf_tensor *table = gguf_find_tensor(&r->g, "token_embd.weight");
     const int gemma4 = strcmp(r->a->name, "gemma4") == 0; /* whose last layers may be wider */
+    const int64_t further = gguf_int(&r->g, gguf_key_of(r, "nextn_predict_layers"), 0);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         gguf_print(r, ",\n  \"%s\": %lld", sizes[i].names[column],
-                   (long long)gguf_layer_size(r, sizes[i].key, 0, gemma4 && i == 2 ? 0 : -1));
+                   (long long)(gguf_layer_size(r, sizes[i].key, 0, gemma4 && i == 2 ? 0 : -1) -
+                               (i == 0 ? further : 0)));
     if (table == NULL)
         gguf_fail(&r->g, "tensor token_embd.weight is missing; does the file have keys only?");
     else
@@ -906,6 +969,27 @@ static inline void gguf_print_gemma4(gguf_reader *r)
         gguf_print(r, ",\n  \"vocab_size_per_layer_input\": %lld", (long long)table->d[1]);
 }
 
+/* Writes the sizes of the gated delta nets, and which layers are one. */
+static inline void gguf_print_nets(gguf_reader *r)
+{
+    static const char *const sizes[][2] = { { "ssm.conv_kernel", "linear_conv_kernel_dim" },
+                                            { "ssm.state_size", "linear_key_head_dim" },
+                                            { "ssm.group_count", "linear_num_key_heads" },
+                                            { "ssm.time_step_rank", "linear_num_value_heads" } };
+    const int64_t all = gguf_key_size(r, "ssm.inner_size", 0);
+    const int64_t heads = gguf_key_size(r, "ssm.time_step_rank", 0);
+    for (int i = 0; i < 4; i++)
+        gguf_print(r, ",\n  \"%s\": %lld", sizes[i][1],
+                   (long long)gguf_key_size(r, sizes[i][0], 0));
+    if (r->g.error[0] == 0 && all % heads != 0)
+        gguf_fail(&r->g, "key %s: a multiple of the %lld heads of values is expected",
+                  gguf_key_of(r, "ssm.inner_size"), (long long)heads);
+    gguf_print(r, ",\n  \"linear_value_head_dim\": %lld",
+               (long long)(heads > 0 ? all / heads : 0));
+    gguf_print(r, ",\n  \"full_attention_interval\": %lld",
+               (long long)gguf_key_size(r, "full_attention_interval", 4));
+}
+
 /* Writes eos_token_id: the tokens that end a text, a turn or a message. */
 static inline void gguf_print_eos(gguf_reader *r)
 {
@@ -961,6 +1045,8 @@ static inline void gguf_print_llama(gguf_reader *r)
     for (int i = 0; i < 4; i++)
         if (gguf_has_key(r, factors[i][0]))
             gguf_print_real(r, factors[i][1], gguf_real(g, r->key, 1));
+    if (llama_find_type(r->a->type)->traits & LLAMA_NETS)
+        gguf_print_nets(r);
     gguf_print_positions(r);
     gguf_print_windows(r);
     if (r->a->sandwich)
@@ -1083,7 +1169,8 @@ typedef struct { /* how a tensor of the file appears in the stream */
     const gguf_tensor *tensor;
     gckpt_storage storage;
     int64_t rows, columns; /* shape of the parameter: its rows and columns */
-    gguf_order order;
+    gguf_order order, column_order;
+    int decays; /* nonzero if the file has -exp(x) for each x */
     /* nonzero if the rows of the parameter are the columns in the file */
     int transposed;
     float subtract; /* number to subtract from each value */
@@ -1105,22 +1192,25 @@ typedef struct {
     size_t capacity, raw_bytes;
 } gguf_stream;
 
-/* Converts n values of a view from the type in the file to the type in the stream. */
-static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, int64_t n,
+/* Converts n values of a view from the type in the file to the type in the stream. Returns -1 if one
+ * of them is no possible value. */
+static inline int gguf_convert(const gguf_view *p, const unsigned char *raw, int64_t n,
                                 unsigned char *to)
 {
     enum { SOME = 256 };
     float values[SOME];
     const int type = p->tensor->type;
+    int result = 0;
     for (; p->storage == GCKPT_STORAGE_I4 && n > 0; n -= 32, raw += 18, to += 19) {
         memcpy(to, raw, 18);
         to[18] = 128; /* the zero point of Q4_0: 8 of 16 numbers, in 16ths */
     }
     if (n == 0)
-        return;
-    if (p->storage != GCKPT_STORAGE_F32 || (type == GGUF_T_F32 && p->subtract == 0)) {
+        return 0;
+    if (p->storage != GCKPT_STORAGE_F32 ||
+        (type == GGUF_T_F32 && p->subtract == 0 && !p->decays)) {
         memcpy(to, raw, gguf_bytes(type, n));
-        return;
+        return 0;
     }
     for (int64_t count; n > 0; n -= count, raw += gguf_bytes(type, count)) {
         count = n < SOME ? n : (int64_t)SOME;
@@ -1128,11 +1218,27 @@ static inline void gguf_convert(const gguf_view *p, const unsigned char *raw, in
         for (int64_t i = 0; i < count; i++, to += 4) {
             uint32_t bits;
             values[i] -= p->subtract;
+            if (p->decays && !(values[i] < 0 && values[i] > -1e30f))
+                result = -1;
+            else if (p->decays)
+                values[i] = (float)llama_log(-(double)values[i]);
             memcpy(&bits, &values[i], 4);
             for (int k = 0; k < 4; k++)
                 to[k] = (unsigned char)(bits >> 8 * k);
         }
     }
+    return result;
+}
+
+/* Puts the columns of a row in the stream's type into the order that they have here. */
+static inline void gguf_order_columns(const gguf_view *p, unsigned char *row, unsigned char *copy)
+{
+    const int64_t inner = p->column_order.inner, heads = p->columns / inner;
+    const size_t bytes = p->row_bytes / (size_t)heads;
+    memcpy(copy, row, p->row_bytes);
+    for (int64_t i = 0; i < heads; i++)
+        memcpy(row + (size_t)(gguf_param_row(p->column_order, i * inner) / inner) * bytes,
+               copy + (size_t)i * bytes, bytes);
 }
 
 enum { GGUF_STRIP = 256 }; /* number of rows of a transposed parameter that are read together */
@@ -1170,7 +1276,10 @@ static inline int gguf_fill_rows(gguf_stream *s, int64_t row)
     if (gguf_read_bytes(s->g, p->tensor->offset + (uint64_t)gguf_file_row(p->order, row) * bytes,
                         raw, bytes) != 0)
         return -1;
-    gguf_convert(p, raw, p->columns, s->rows);
+    if (gguf_convert(p, raw, p->columns, s->rows) != 0)
+        return gguf_fail(s->g, "tensor %s: numbers below 0 are expected", p->tensor->name);
+    if (p->column_order.a > 0)
+        gguf_order_columns(p, s->rows, raw);
     return 0;
 }
 
@@ -1219,7 +1328,8 @@ static inline int gguf_stream_rows(gguf_stream *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         const gguf_view *p = &s->views[i];
-        const size_t raw = p->transposed ? 4 * GGUF_STRIP : gguf_bytes(p->tensor->type, p->columns);
+        size_t raw = p->transposed ? 4 * GGUF_STRIP : gguf_bytes(p->tensor->type, p->columns);
+        raw = p->column_order.a > 0 && p->row_bytes > raw ? p->row_bytes : raw;
         const size_t rows = p->transposed ? GGUF_STRIP : 1;
         if (p->row_bytes > SIZE_MAX / 4 / rows)
             return gguf_fail(s->g, "tensor %s: its rows are too large", p->tensor->name);
@@ -1251,10 +1361,10 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
                               i > 0 ? ',' : '{', name, names[p->storage]);
         const int64_t packed_columns =
             p->storage >= GCKPT_STORAGE_I8 ? (int64_t)p->row_bytes : p->columns;
-        const int matrix = model_get_param(c, model_find_param(c, name)).shape.n == 2;
-        n += matrix ? (size_t)snprintf(s->header + n, each, "%lld,%lld", (long long)p->rows,
-                                       (long long)packed_columns)
-                    : (size_t)snprintf(s->header + n, each, "%lld",
+        const int axes = model_get_param(c, model_find_param(c, name)).shape.n;
+        n += axes > 1 ? (size_t)snprintf(s->header + n, each, "%lld,%s%lld", (long long)p->rows,
+                                         axes > 2 ? "1," : "", (long long)packed_columns)
+                      : (size_t)snprintf(s->header + n, each, "%lld",
                                        (long long)(p->rows * packed_columns));
         n += (size_t)snprintf(s->header + n, each, "],\"data_offsets\":[%llu,%llu]}",
                               (unsigned long long)begin, (unsigned long long)end);
@@ -1298,7 +1408,7 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
                                  const model_parameter *p, gckpt_storage keep, gguf_view *view)
 {
     const gguf_tensor *t = view->tensor;
-    const int matrix = p->shape.n == 2;
+    const int matrix = p->shape.n > 1; /* with three axes, the second one has size 1 */
     view->transposed = gguf_is_transposed(c, p);
     view->rows = matrix ? p->shape.d[0] : 1;
     view->columns = p->shape.d[p->shape.n - 1];
@@ -1314,6 +1424,8 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
     if (!gguf_is_supported(t->type))
         return gguf_read_floats(g, t, 0, 0, NULL); /* sets the error text for an unsupported type */
     view->order = gguf_order_of(a, c, p->name, p->shape.d[0]);
+    view->column_order = gguf_column_order_of(c, p->name);
+    view->decays = gguf_is_decay(p->name);
     if (view->order.a > 0) {
         view->rows *= matrix ? 1 : view->columns;
         view->columns = matrix ? view->columns : 1;
@@ -1322,13 +1434,14 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
         return gguf_fail(g, "tensor %s: a vector of %s; F32 is expected", t->name,
                          gguf_tensor_types[t->type].name);
     view->subtract = gguf_norm_offset(a, p->name);
-    view->storage = view->subtract == 0 && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
-                    : view->subtract == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
-                                                                    : GCKPT_STORAGE_F32;
+    const int changed = view->subtract != 0 || view->decays;
+    view->storage = !changed && t->type == GGUF_T_F16    ? GCKPT_STORAGE_F16
+                    : !changed && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
+                                                         : GCKPT_STORAGE_F32;
     view->row_bytes = (size_t)view->columns * (view->storage == GCKPT_STORAGE_F32 ? 4 : 2);
     if (((keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0) ||
          (keep == GCKPT_STORAGE_I8 && t->type == GGUF_T_Q8_0)) &&
-        !view->transposed) {
+        !view->transposed && (view->column_order.a == 0 || view->column_order.inner % 32 == 0)) {
         view->storage = keep;
         view->row_bytes = gguf_bytes(t->type, view->columns);
         if (keep == GCKPT_STORAGE_I4)
@@ -1350,7 +1463,7 @@ static inline int gguf_plan_views(model_loader *l, gckpt_store *store, gguf_stre
         gguf_fail(g, "out of memory for %llu tensors", (unsigned long long)g->tensor_count);
     for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
         char name[MODEL_NAME];
-        if (gguf_is_skipped(c, all[i]->name))
+        if (gguf_is_skipped(a, c, all[i]->name))
             continue;
         const int64_t at =
             gguf_param_name(a, c, all[i]->name, name) ? model_find_param(c, name) : -1;

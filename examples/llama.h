@@ -16,7 +16,8 @@
  * caps of scores and logits (Gemma 2), activation, and whether the head is the embedding table. In
  * Gemma 4, layers differ in size, late layers use keys and values of earlier ones, and each layer
  * has a second embedding as a further input.
- * During generation, a layer with a window keeps only the keys that its window needs.
+ * During generation, a layer with a window keeps only the keys that its window needs, and a gated
+ * delta net its state and the rows of the last calls.
  * Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or C++11. */
 #ifndef LLAMA_H
 #define LLAMA_H
@@ -679,13 +680,18 @@ static inline int64_t llama_window(const llama_site *p)
     return llama_bit(l->sliding, p->site.layer) ? l->window : 0;
 }
 
+/* Returns the number of vectors that hooks put before the tokens; they enter the caches in one call. */
+static inline int64_t llama_prefix(const llama_site *p)
+{
+    const model_hooks *hooks = p->site.options->hooks;
+    return hooks != NULL ? hooks->prefix + hooks->prompt : 0;
+}
+
 /* Caches keys and values in a graph for generation; rotary positions have been applied. */
 static inline void llama_cache(const llama_site *p, gckpt_tensor **k, gckpt_tensor **v)
 {
     const int64_t capacity = p->site.options->capacity, window = llama_window(p);
-    const model_hooks *hooks = p->site.options->hooks;
-    /* number of vectors that hooks put before the tokens; they enter the caches in one call */
-    const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
+    const int64_t first = llama_prefix(p);
     const int64_t kept = window + (window > 0 && first > 64 ? first - 64 : 0);
     if (capacity > 0) {
         *k = gckpt_cache_window(*k, capacity, kept);
@@ -744,28 +750,35 @@ static inline gckpt_tensor *llama_gate(const llama_site *p, gckpt_tensor *x, gck
     return gckpt_mul(x, gckpt_sigmoid(gckpt_reshape(gckpt_slice(both, -1, D, 2 * D), s)));
 }
 
+/* Caches x (B,T,N), an operand of a gated delta net, in a graph for generation. Calls can add half of
+ * the cache's rows: 64, or as many vectors as hooks put before the tokens. */
+static inline gckpt_tensor *llama_cache_rows(const llama_site *p, gckpt_tensor *x)
+{
+    const int64_t capacity = p->site.options->capacity, first = llama_prefix(p);
+    return capacity > 0 ? gckpt_cache_window(x, capacity, first > 64 ? 2 * first - 63 : 65) : x;
+}
+
 /* Returns a depthwise causal convolution of x (B,T,N) along time, of which the kernel's last tap is
  * for the token itself. During generation, earlier rows come from a cache. */
 static inline gckpt_tensor *llama_convolve(const llama_site *p, gckpt_tensor *x)
 {
     static const int axes[] = { 1, 0 };
-    const int64_t taps = p->site.config->llama.net_taps, capacity = p->site.options->capacity;
+    const int64_t taps = p->site.config->llama.net_taps, rows = gckpt_shape_of(x).d[1] + taps - 1;
     const int64_t N = llama_dim(p->site.config, p->site.layer, 'N');
     const char *part = llama_name(p->site.config, p->site.layer, LLAMA_NET_CONV);
-    gckpt_tensor *w = model_param(gckpt_graph_of(x), &p->site, part, ".weight"), *both[2];
+    gckpt_tensor *w = model_param(gckpt_graph_of(x), &p->site, part, ".weight");
     gckpt_window window;
     memset(&window, 0, sizeof window);
     window.groups = (int)N;
     w = gckpt_permute(gckpt_reshape(w, gckpt_shape2(N, taps)), axes, 2);
     w = gckpt_reshape(w, gckpt_shape3(taps, 1, N));
-    gckpt_tensor *padded = gckpt_pad(x, 1, taps - 1, 0, GCKPT_PAD_VALUE, 0);
-    if (capacity > 0) {
-        const int64_t rows = capacity + taps - 1;
-        both[0] = gckpt_scale(gckpt_slice(padded, 1, 0, taps - 1), 0);
-        both[1] = gckpt_cache(x, capacity);
-        padded = gckpt_slice(gckpt_concat(both, 2, 1), 1, rows - gckpt_shape_of(padded).d[1], rows);
+    if (p->site.options->capacity > 0) {
+        x = llama_cache_rows(p, x);
+        const int64_t held = gckpt_shape_of(x).d[1];
+        x = gckpt_slice(x, 1, held > rows ? held - rows : 0, held);
     }
-    return p->site.config->activation(gckpt_conv1d(padded, w, NULL, &window));
+    x = gckpt_pad(x, 1, rows - gckpt_shape_of(x).d[1], 0, GCKPT_PAD_VALUE, 0);
+    return p->site.config->activation(gckpt_conv1d(x, w, NULL, &window));
 }
 
 /* Returns the first `heads` heads, from column `first` on, of x (B,T,N), each divided by the root of
@@ -788,7 +801,6 @@ static inline gckpt_tensor *llama_net(const llama_site *p, gckpt_tensor *x)
     gckpt_graph *g = gckpt_graph_of(x);
     const int64_t layer = p->site.layer, K = l->net_keys * l->net_key_dim,
                   N = llama_dim(c, layer, 'N');
-    const int64_t capacity = p->site.options->capacity;
     gckpt_tensor *decays = model_param(g, &p->site, llama_name(c, layer, LLAMA_NET_DECAYS), "");
     gckpt_tensor *steps = model_param(g, &p->site, llama_name(c, layer, LLAMA_NET_STEPS), "");
     gckpt_tensor *qkv = llama_convolve(p, llama_linear(p, x, LLAMA_NET_QKV));
@@ -799,20 +811,14 @@ static inline gckpt_tensor *llama_net(const llama_site *p, gckpt_tensor *x)
         gckpt_mul(gckpt_activation(decay, GCKPT_SOFTPLUS, 0), gckpt_scale(gckpt_exp(decays), -1));
     gckpt_tensor *q = llama_unit_heads(c, qkv, 0), *k = llama_unit_heads(c, qkv, K);
     gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * K, N);
-    if (capacity > 0) {
-        k = gckpt_cache(k, capacity);
-        v = gckpt_cache(v, capacity);
-        decay = gckpt_cache(decay, capacity);
-        beta = gckpt_cache(beta, capacity);
-    }
     gckpt_attention_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.heads = (int)l->net_values;
     desc.key_heads = (int)l->net_keys;
     desc.causal = 1;
-    desc.decay = decay;
-    desc.beta = beta;
-    x = gckpt_attention(q, k, v, &desc);
+    desc.decay = llama_cache_rows(p, decay);
+    desc.beta = llama_cache_rows(p, beta);
+    x = gckpt_attention(q, llama_cache_rows(p, k), llama_cache_rows(p, v), &desc);
     const gckpt_shape s = gckpt_shape_of(x);
     gckpt_tensor *gain = model_param(g, &p->site, llama_name(c, layer, LLAMA_NET_NORM), ".weight");
     x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], l->net_values, l->net_value_dim));

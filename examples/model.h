@@ -940,10 +940,10 @@ static inline int model_read_config_for(model_any *m, const char *dir, const mod
             c->family->read_config(m);
             c->init_range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
             model_read_eos(d, c);
-            if (c->head.task != MODEL_NEXT_TOKEN && c->uneven)
+            if (c->head.task != MODEL_NEXT_TOKEN && c->llama.row != NULL && c->llama.row->gemma == 4)
                 json_fail(d, 0,
-                          "model_type %s: classifiers of models whose layers differ are not built "
-                          "here: take a Gemma 3, of type gemma3_text, or a qwen3",
+                          "model_type %s: classifiers of Gemma 4 are not built here, as transformers "
+                          "has none: take a Gemma 3, of type gemma3_text, or a qwen3",
                           c->type);
             else if (c->head.task != MODEL_NEXT_TOKEN)
                 model_read_head(d, c);
@@ -1622,7 +1622,8 @@ static inline void model_write_architecture(const model_config *c, FILE *f)
         end = strstr(name, "LMHeadModel");
     if (model_has_score(c) && end != NULL)
         fprintf(f, "%.*s%sForSequenceClassification", (int)(end - name), name,
-                strcmp(c->type, "gemma3_text") == 0 ? "Text" : "");
+                strcmp(c->type, "gemma3_text") == 0 || strcmp(c->type, "qwen3_5_text") == 0 ? "Text"
+                                                                                            : "");
     else
         fputs(name, f);
 }

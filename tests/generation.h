@@ -9,8 +9,9 @@ enum { B = 3, ALL = 140, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
  * the keys and values. SHARED: all query heads share one key head.
  * WINDOWED: the first layer attends to the last WINDOW keys, and its caches keep KEPT rows; the second layer has a
  * wider window, and its caches keep all rows; both layers cap scores.
- * DELTA: the gated delta rule in place of attention; its keys come from a convolution over the last TAPS tokens. */
-enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, DELTA, STYLES };
+ * DELTA, DELTA_RING: the gated delta rule in place of attention; its keys come from a convolution over the last TAPS
+ * tokens. Its caches have all rows or, in DELTA_RING, KEPT / 2. */
+enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, DELTA, DELTA_RING, STYLES };
 enum { WINDOW = 20, KEPT = 128, TAPS = 3 };
 
 typedef struct {
@@ -38,23 +39,22 @@ static inline gckpt_tensor *gen_prefixed(gckpt_tensor *x, gckpt_tensor *all, con
 
 /* Returns the gated delta rule with queries q, keys from a convolution of k, values v, and factors from x. */
 static inline gckpt_tensor *gen_delta(gckpt_tensor *x, gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v, int layer,
-                                      int64_t capacity)
+                                      int64_t capacity, int style)
 {
     gckpt_graph *g = gckpt_graph_of(x);
-    gckpt_tensor *all = gckpt_pad(k, 1, TAPS - 1, 0, GCKPT_PAD_VALUE, 0);
+    const int64_t window = style == DELTA_RING ? 1 : 0, rows = gckpt_shape_of(k).d[1] + TAPS - 1;
+    gckpt_tensor *all = capacity ? gckpt_cache_window(k, capacity, window)
+                                 : gckpt_pad(k, 1, TAPS - 1, 0, GCKPT_PAD_VALUE, 0);
     gckpt_tensor *w = gckpt_reshape(gen_weight(g, "taps", layer, TAPS, C), gckpt_shape3(TAPS, 1, C));
-    if (capacity) {
-        const int64_t rows = capacity + TAPS - 1;
-        gckpt_tensor *in[2] = { gckpt_scale(gckpt_slice(all, 1, 0, TAPS - 1), 0), gckpt_cache(k, capacity) };
-        all = gckpt_slice(gckpt_concat(in, 2, 1), 1, rows - gckpt_shape_of(all).d[1], rows);
-    }
+    if (capacity)
+        all = gckpt_slice(all, 1, -rows, gckpt_shape_of(all).d[1]);
     k = gckpt_scale(gckpt_conv1d(all, w, NULL, &(gckpt_window){ .groups = C }), 0.3f);
     gckpt_tensor *decay = gckpt_linear(x, gen_weight(g, "decay", layer, C, HEADS), NULL);
     gckpt_tensor *beta = gckpt_sigmoid(gckpt_linear(x, gen_weight(g, "beta", layer, C, HEADS), NULL)), **in[4];
     decay = gckpt_scale(gckpt_activation(decay, GCKPT_SOFTPLUS, 0), -0.25f);
     in[0] = &k, in[1] = &v, in[2] = &decay, in[3] = &beta;
     for (int i = 0; i < 4 && capacity; i++)
-        *in[i] = gckpt_cache(*in[i], capacity);
+        *in[i] = gckpt_cache_window(*in[i], capacity, window);
     return gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = HEADS, .causal = 1, .decay = decay, .beta = beta });
 }
 
@@ -82,14 +82,14 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
         }
         if (style == WINDOWED)
             desc.window = WINDOW * (1 + 3 * l), desc.cap = 1.5f, desc.scale = l ? 0.5f : 0;
-        const int64_t kept = style == DELTA ? 0 : capacity;
+        const int64_t kept = style >= DELTA ? 0 : capacity;
         gckpt_tensor *keys = kept ? gckpt_cache_window(k, capacity, l ? 0 : desc.window) : k;
         gckpt_tensor *values = kept ? gckpt_cache_window(v, capacity, l ? 0 : desc.window) : v;
         if (style == PREFIXED) {
             keys = gckpt_reshape(gen_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
             values = gen_prefixed(v, values, "pv", l);
         }
-        gckpt_tensor *a = style == DELTA ? gen_delta(x, q, k, v, l, capacity) : gckpt_attention(q, keys, values, &desc);
+        gckpt_tensor *a = style >= DELTA ? gen_delta(x, q, k, v, l, capacity, style) : gckpt_attention(q, keys, values, &desc);
         h = gckpt_add(h, gckpt_linear(a, gen_weight(m.g, "o", l, C, C), NULL));
         x = gckpt_linear(gckpt_rmsnorm(h, NULL, 0), gen_weight(m.g, "up", l, C, 2 * C), NULL);
         x = gckpt_linear(gckpt_gelu(x), gen_weight(m.g, "down", l, 2 * C, C), NULL);
@@ -151,8 +151,8 @@ static inline gckpt_result gen_call(generator *r, int64_t rows, int64_t at, floa
 }
 
 /* ---- the logits do not depend on how the tokens are divided into calls ---- */
-/* Runs all tokens in calls of 8 and then of 1, and compares the logits with those of one call on the processor. Then
- * rewinds to a position (with windows, to the earliest possible one) and runs the rest again. */
+/* Runs all tokens in calls of 8, of which up to 2 tokens are forgotten and fed again, and then of 1, and compares the
+ * logits with those of one call on the processor. Then rewinds to a position (with windows, to the earliest possible one) and runs the rest again. */
 static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gckpt_exec_desc *x, const char *what)
 {
     static float whole[B * ALL * WORDS], parts[B * ALL * WORDS];
@@ -165,22 +165,26 @@ static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gck
     generator eight = gen_start(s, B, 8, ALL, style, d, x);
     other.caches_of = eight.e;
     generator one = gen_start(s, B, 1, ALL, style, d, &other);
-    const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, restart = style == WINDOWED ? 31 : 11;
+    const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * (style == DELTA_RING ? KEPT / 2 : ALL);
+    const int64_t restart = style == WINDOWED ? 31 : style == DELTA_RING ? ALL - 1 : 11;
 #ifndef GCKPT_NO_BF16
     const int element = d->bf16.precision ? 2 : 4;
 #else
     const int element = 4;
 #endif
-    const int64_t columns = style == DELTA ? 3 * C + 2 * HEADS : 2 * (style == SHARED ? C / HEADS : C);
-    size_t caches = (size_t)(B * kept * columns * element);
+    const int64_t columns = style >= DELTA ? 3 * C + 2 * HEADS : 2 * (style == SHARED ? C / HEADS : C);
+    const int64_t states = style >= DELTA ? DEPTH * B * C * (C / HEADS + 1) * (int64_t)sizeof(float) : 0;
+    size_t caches = (size_t)(B * kept * columns * element + states);
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_describe(one.p).arena + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);
     CHECK(gen_call(&all, B, 0, whole) == GCKPT_OK && gckpt_position(all.e) == 0);
     for (int round = 0; round < 2; round++) {
         int64_t at = restart * round;
-        CHECK(style != WINDOWED || !round || gckpt_rewind(one.e, at - 1) == GCKPT_E_ARG);
-        CHECK(style != WINDOWED || !round || strstr(gckpt_error_text(one.e), "can resume from 31 on"));
+        char resumes[40];
+        snprintf(resumes, sizeof resumes, "can resume from %d on", (int)restart);
+        if (round && (style == WINDOWED || style == DELTA_RING))
+            CHECK(gckpt_rewind(one.e, at - 1) == GCKPT_E_ARG && strstr(gckpt_error_text(one.e), resumes));
         CHECK_MSG(gckpt_rewind(one.e, at) == GCKPT_OK, "%s", gckpt_error_text(one.e));
         memset(parts + at * WORDS, 0x7f, sizeof parts - (size_t)(at * WORDS) * sizeof *parts);
         while (at < ALL) {
@@ -188,7 +192,9 @@ static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gck
             generator *r = at + 8 <= (round ? ALL - 15 : ALL - 9) ? &eight : &one;
             gckpt_result result = gen_call(r, B, at, parts);
             CHECK_MSG(result == GCKPT_OK, "%s: at %d: %s", what, (int)at, gckpt_error_text(r->e));
-            at += result == GCKPT_OK ? r->t : ALL;
+            const int64_t forgotten = r == &eight ? at % 3 : 0;
+            at += result == GCKPT_OK ? r->t - forgotten : ALL;
+            CHECK(!forgotten || gckpt_rewind(one.e, at) == GCKPT_OK);
         }
         for (int b = 0, from = (int)restart * round; b < B; b++)
             CHECK_MSG(!memcmp(whole + (b * ALL + from) * WORDS, parts + (b * ALL + from) * WORDS,

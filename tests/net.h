@@ -579,9 +579,14 @@ static T *delta(T *x, T *y, T *z, int heads)
         beta = note2(B(linear)(x, w, NULL), x, w);
         beta = note(B(sigmoid)(beta), beta);
     }
+    y = note(B(scale)(y, 0.25f), y); /* large keys would let the state grow */
+#ifndef GCKPT_NO_CACHES
+    T **const in[4] = { &y, &z, &decay, &beta };
+    for (int i = 0; net.cached && i < 4; i++)
+        *in[i] = note(B(cache)(*in[i], NET_CAPACITY), *in[i]);
+#endif
     const gckpt_attention_desc desc = { .heads = heads, .causal = 1, .scale = chance(50) ? 0.4f : 0, .decay = decay,
                                         .beta = beta };
-    y = note(B(scale)(y, 0.25f), y); /* large keys would let the state grow */
     return note5(B(attention)(x, y, z, &desc), x, y, z, decay, beta);
 }
 #endif
@@ -596,7 +601,7 @@ static T *attention(T *x, T *y, T *z, int heads)
     gckpt_attention_desc desc = { .heads = heads, .key_heads = shared };
 #ifndef GCKPT_NO_RECURRENT
     /* decided without chance(), so that nets without it stay as they were */
-    if (gckpt_id(x) % 4 == 2 && !shared && !net.cached && gckpt_shape_of(y).d[1] == s.d[1])
+    if (gckpt_id(x) % 4 == 2 && !shared && cached == net.cached && gckpt_shape_of(y).d[1] == s.d[1])
         return delta(x, y, z, heads);
 #endif
     if (shared) {
@@ -604,6 +609,10 @@ static T *attention(T *x, T *y, T *z, int heads)
         z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);
     }
 #ifndef GCKPT_NO_CACHES
+    if (cached && gckpt_id(y) % 4 == 1) { /* the rows of y once more, as the latest ones of a cache */
+        T *held = note(B(cache)(y, NET_CAPACITY), y);
+        y = note(B(slice)(held, 1, -gckpt_shape_of(y).d[1], NET_CAPACITY), held);
+    }
     if (cached) {
         y = note(chance(50) ? B(cache)(y, NET_CAPACITY) : B(cache_window)(y, NET_CAPACITY, 1 + below(4)), y);
         z = own || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);

@@ -190,6 +190,7 @@ static const pc_op pc_ops[] = {
     { "top_k_indices", 0, { 0 } },
     { "fused", 0, { 0 } },
     { "cache", GCKPT_SIDE_EFFECT, { 0 } },
+    { "delta_state", GCKPT_SIDE_EFFECT, { 0 } },
     { "embed", PC_BACKWARD, { PC_1 } },
     { "gather", PC_BACKWARD, { PC_1 } },
     { "matmul", PC_BACKWARD, { PC_1, PC_0 } },
@@ -760,7 +761,7 @@ static inline int pc_base(const plan_facts *f, const pc_node *q, int i)
 static inline int pc_is_loss(const pc_node *q) { return (q->op.flags & GCKPT_LOSS) != 0; }
 static inline int pc_is_cache(const pc_node *q)
 {
-    return q->kind == PC_OP && q->op.name && !strcmp(q->op.name, "cache");
+    return q->kind == PC_OP && q->op.name && (!strcmp(q->op.name, "cache") || !strcmp(q->op.name, "delta_state"));
 }
 /* Returns whether an op that reads the tensor reads it from the arena. */
 static inline int pc_in_arena(const pc_state *w, int id)
@@ -1573,7 +1574,8 @@ static inline int pc_start(pc_state *w)
     for (int i = 0; i < f->count; i++) {
         const pc_node *q = &f->node[i];
         w->has_saved[i] |= q->saved != PC_NONE && q->saved > 0;
-        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batch_invariant && !q->indices)
+        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batch_invariant && !q->indices &&
+            strcmp(q->op.name, "delta_state") != 0)
             w->narrow[i] = PC_VALUE | PC_GRADIENT;
     }
     for (int i = 0; i < f->fetches; i++) /* fetches are floats */

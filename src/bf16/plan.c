@@ -4,8 +4,8 @@
 
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans (manual, 5l) ----
- * Values and gradients that depend on the batch are rounded. They are bf16 in the arena, unless
- * they are fetched as floats. All of this is decided here:
+ * Values and gradients that depend on the batch are rounded, except variables whose op writes no
+ * bf16. They are bf16 in the arena, unless they are fetched as floats. All of this is decided here:
  *   `rounding`, by tensor: whether its value and gradient are rounded, and whether they are bf16;
  *       the precision of an op, and whether it runs in strips
  *   gckpti_f32_copies, by instruction: where the fp32 copies of bf16 operands are, before the op's
@@ -20,7 +20,8 @@ static void gckpti_mark_rounding(gckpti_planner *p)
     for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
-            !gckpti_is_loss(t))
+            !gckpti_is_loss(t) &&
+            (t->op->flags & (GCKPTI_VARIABLE | GCKPT_TAKES_BF16)) != GCKPTI_VARIABLE)
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_BF16_VALUE | GCKPTI_BF16_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetch.count; i++) {

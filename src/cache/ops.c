@@ -8,8 +8,8 @@ static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_ten
 {
     gckpti_fail(g, GCKPT_E_ARG,
                 "%s: %T is a gckpt_cache, with rows that are not written yet; only causal "
-                "attention and, of a cache without a window, gckpt_concat (axis 1, as the last "
-                "input) and gckpt_slice (axis 1, up to the end) can read it",
+                "attention, gckpt_slice (axis 1, up to the end) and, of a cache without a window, "
+                "gckpt_concat (axis 1, as the last input) can read it",
                 what, x);
 }
 
@@ -87,22 +87,33 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
     const char *name = op ? op->name : "reshape";
     const char *listed = op && op->flags & GCKPTI_BUILTIN_OP ? name : "";
     const int64_t capacity = gckpti_cache_of(g->variable)->capacity;
-    const int axis = strcmp(listed, "concat") ? 0 : *(const int *)attributes;
     const gckpti_slice *slice = strcmp(listed, "slice") ? NULL : (const gckpti_slice *)attributes;
-    const int64_t rows = slice ? in[0]->shape.d[0] - gckpti_join_words(slice->begin) : 0;
-    if (slice && slice->relative && !in[0]->variable && rows < capacity)
+    const int axis = slice ? slice->axis : strcmp(listed, "concat") ? 0 : *(const int *)attributes;
+    const int64_t begin = slice ? gckpti_join_words(slice->begin) : 0;
+    const int64_t added = g->variable->in[0]->shape.d[1];
+    if (slice && slice->relative && !axis && in[0]->shape.d[0] - begin < capacity)
         gckpti_fail(g, GCKPT_E_SHAPE,
                     "positions: caches have a capacity of %I rows, but the table has %I positions "
                     "from `first` on; make it larger",
-                    capacity, rows);
-    for (int i = 0; i < n; i++)
-        if (in[i]->variable && !strcmp(listed, "attention"))
+                    capacity, in[0]->shape.d[0] - begin);
+    for (int i = 0; i < n; i++) {
+        const gckpt_tensor *x = in[i];
+        if (!x->variable)
+            continue;
+        if (!strcmp(listed, "attention"))
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
-        else if (in[i]->variable && !(slice && slice->relative) &&
-                 (gckpti_cache_of(in[i])->window || !i || strcmp(listed, "delta_rule")) &&
-                 (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
-                  gckpti_cache_of(in[i])->window))
-            gckpti_fail_cached(g, name, in[i]);
+        const int64_t held = x->shape.d[1], earlier = slice ? held - begin - added : 0;
+        const int window = gckpti_cache_of(x)->window, on_1 = axis == 1 || axis == 1 - x->shape.n;
+        if (strncmp(listed, "delta_", 6) &&
+            (!on_1 || (slice ? x->variable != x || gckpti_join_words(slice->end) != held
+                             : window || i < n - 1)))
+            gckpti_fail_cached(g, name, x);
+        else if (window && (2 * added > held || 2 * earlier > held))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        "%s: %T holds %I rows; a call can add half of them, not %I, and read as "
+                        "many earlier ones, not %I: add fewer, or give it a longer window",
+                        name, x, held, added, earlier);
+    }
     return g->object.sticky == GCKPT_OK;
 }
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)

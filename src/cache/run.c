@@ -12,21 +12,25 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position at which attention can resume: windowed caches overwrite old keys. */
+/* Returns the first position at which a call can resume: windowed caches overwrite old rows.
+ * Readers other than attention resume where the last call began, or later. */
 static int64_t gckpti_first_resumable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int64_t written = e->caches.owner->caches.max_written;
+    const int64_t begun = e->caches.owner->caches.begun;
     int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const int key = node->inputs > 1 ? p->nodes[node->in[1]].base : (int)i;
-        const gckpti_plan_node *keys = &p->nodes[key];
+        const int of = node->inputs ? p->nodes[node->in[node->inputs > 1]].base : (int)i;
+        const gckpti_plan_node *read = &p->nodes[of];
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        const int64_t rows = gckpti_planned_shape(p, keys).d[1];
-        if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
+        const int64_t rows = gckpti_planned_shape(p, read).d[1];
+        const int attends = node->inputs == 3;
+        if (read == node || !gckpti_cache_window(p, read) || (attends && written <= rows))
             continue;
-        from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
+        const int64_t first = attends ? written - rows + o->window - 1 : begun;
+        from = first > from ? first : from;
     }
     return from;
 }
@@ -93,7 +97,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     if (position > 0 && position < gckpti_first_resumable(e))
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: cannot continue at position %I. Calls reached %I; with the "
-                            "windows used, attention can resume from %I on",
+                            "windows used, calls can resume from %I on, or from 0",
                             position, caches->max_written, gckpti_first_resumable(e));
     return GCKPT_OK;
 }
@@ -114,7 +118,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: cannot go to position %I. Calls reached %I; with the "
-                            "windows used, attention can resume from %I on (or 0)",
+                            "windows used, calls can resume from %I on (or 0)",
                             position, caches->max_written, gckpti_first_resumable(exec));
     caches->position = position;
     if (position == 0)
@@ -136,7 +140,7 @@ GCKPTI_MODULE(cache)
     case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
     case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
     case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
-        e->step.position = position;
+        e->step.position = e->caches.owner->caches.begun = position;
         if (e->caches.owner->caches.max_written < end)
             e->caches.owner->caches.max_written = end;
         break;

@@ -1,3 +1,4 @@
+#include "cache/cache.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -95,6 +96,8 @@ static void gckpti_slice_move(gckpti_iter *it, const gckpt_call *call, int i)
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpt_arg *x = &call->in[0];
+    if (gckpti_latest_rows(call))
+        return;
     if (backward && x->grad)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
     if (!backward && gckpti_call_compressed(call)) { /* then the axis is the first one */
@@ -134,8 +137,6 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
-    /* of a variable: the rows written last */
-    const gckpt_tensor *v = x && axis == 1 && end == x->shape.d[1] ? x->variable : NULL;
-    const int64_t missing = v ? v->shape.d[1] - v->in[0]->shape.d[1] : 0;
-    return gckpti_slice_of(x, axis, begin - missing, end - missing, v != NULL);
+    const gckpt_tensor *v = x ? x->variable : NULL;
+    return gckpti_slice_of(x, axis, begin, end, v ? (int)v->in[0]->shape.d[1] : 0);
 }

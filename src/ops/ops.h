@@ -41,7 +41,7 @@ GCKPTI_COLD_END
     X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
     X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
-    X(conv2d, IMAGES)
+    X(conv2d, IMAGES) X(delta_state, RECURRENT)
 /* clang-format on */
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
@@ -293,7 +293,7 @@ typedef struct gckpti_strided {
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
-    int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0 */
+    int relative; /* if nonzero, the call's position is added; omitted if 0; of a variable: T */
 } gckpti_slice;
 
 /* ---- ops/embed.c ---- */

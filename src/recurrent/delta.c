@@ -11,17 +11,22 @@
  *   dbeta = dot(x, r), dv = put(x, beta), y = -beta x, dk += dot(P, y), G = fma(k, y, G),
  *   ddecay = dot(G, P) of each row of the state, added in order, then G = e G
  * Heads that share q and k add their dq and dk, head by head. The backward computes states again:
- * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step. In a graph
- * that generates, all inputs but q have S steps, of which those up to the last query exist.
- * Yang 2024 (Gated Delta Networks); Schlag 2021. */
+ * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step.
+ *
+ * delta_state (B,heads,(K + 1) D), the last input with caches: the state before the first query,
+ * and D times its position. From call to call it takes the steps that caches have held since; a
+ * call may go back to where the one before began or, if caches hold all rows, to any position, from
+ * 0 again. Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
     gckpti_delta o;
-    int64_t queries, rows, steps, first; /* T; S; steps that exist; the first with a query */
-    int64_t keys, values, group;         /* columns of a head; heads per key head */
-    int64_t chunk, chunks;               /* steps of a chunk; chunks */
-    const float *in[5], *g;
+    int64_t queries, rows, steps;    /* T; rows of k; steps to compute */
+    int64_t first;                   /* position of the first step; it reads row first % rows */
+    int64_t keys, values, group;     /* columns of a head; heads per key head */
+    int64_t chunk, chunks;           /* steps of a chunk; chunks */
+    const float *in[5], *before, *g; /* before: of each head, the state before the first step */
     float *grad[5], *out, *workspace;
-    int add[5]; /* nonzero if a gradient is added to */
+    float *state; /* of each head, the state to advance to position `first`, or NULL */
+    int add[5];   /* nonzero if a gradient is added to */
     gckpti_delta_fn step, grads;
 } gckpti_delta_call;
 
@@ -30,8 +35,8 @@ static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
     gckpti_delta_call s;
     memset(&s, 0, sizeof s);
     s.o = *(const gckpti_delta *)call->attributes;
-    s.queries = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
-    s.first = s.o.missing ? call->position : 0, s.steps = s.first + s.queries;
+    s.queries = s.steps = call->in[0].shape.d[1], s.rows = call->in[1].shape.d[1];
+    s.first = s.o.capacity ? call->position : 0;
     s.keys = call->in[1].shape.d[2] / s.o.key_heads, s.values = call->in[2].shape.d[2] / s.o.heads;
     s.group = s.o.heads / s.o.key_heads;
     if (!(s.o.scale > 0.0f))
@@ -41,7 +46,10 @@ static gckpti_delta_call gckpti_delta_of(const gckpt_call *call)
     s.chunks = (s.queries - 1) / s.chunk + 1;
     for (int i = 0; i < 5; i++)
         s.in[i] = call->in[i].data, s.grad[i] = call->in[i].grad, s.add[i] = call->in[i].accumulate;
-    s.g = call->grad_out, s.out = call->out, s.workspace = (float *)call->workspace;
+    s.before = call->inputs > 5 ? call->in[5].data : NULL;
+    s.state = s.o.capacity && call->inputs == 5 ? call->out : NULL;
+    s.g = call->grad_out, s.out = s.state ? NULL : call->out;
+    s.workspace = (float *)call->workspace;
     return s;
 }
 
@@ -58,10 +66,11 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
     const gckpti_delta *o = (const gckpti_delta *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *decay = &call->in[3].shape, *beta = &call->in[4].shape;
-    const int64_t threads = gckpti_is_plain(call) ? 1 : call->threads;
+    const int is_state = o->capacity && call->inputs == 5;
+    const int64_t threads = is_state ? 0 : gckpti_is_plain(call) ? 1 : call->threads;
     const gckpt_shape factors = gckpt_shape3(v->d[0], v->d[1], o->heads);
     if (q->n != 3 || k->n != 3 || v->n != 3 || q->d[0] != k->d[0] || q->d[2] != k->d[2] ||
-        q->d[1] != k->d[1] - o->missing || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
+        (q->d[1] != k->d[1] && !o->capacity) || v->d[0] != k->d[0] || v->d[1] != k->d[1] ||
         !gckpti_same_shape(decay, &factors) || !gckpti_same_shape(beta, &factors) || o->heads < 1 ||
         o->key_heads < 1 || o->heads % o->key_heads || v->d[2] % o->heads ||
         k->d[2] % o->key_heads || k->d[2] / o->key_heads > GCKPTI_DELTA_COLUMNS ||
@@ -72,7 +81,8 @@ static gckpt_result gckpti_delta_rule_shape(gckpt_call *call)
                           "and beta %S (B,T,heads), with K and D at most %i",
                           o->heads, o->key_heads, q, k, v, decay, beta, GCKPTI_DELTA_COLUMNS);
     const gckpti_delta_call s = gckpti_delta_of(call);
-    call->shape = gckpt_shape3(q->d[0], q->d[1], v->d[2]);
+    call->shape = is_state ? gckpt_shape3(q->d[0], o->heads, (s.keys + 1) * s.values)
+                           : gckpt_shape3(q->d[0], q->d[1], v->d[2]);
     call->workspace_forward = (size_t)(threads * gckpti_delta_workspace(&s, 0)) * sizeof(float);
     call->workspace_backward = (size_t)(threads * gckpti_delta_workspace(&s, 1)) * sizeof(float);
     return GCKPT_OK;
@@ -83,17 +93,16 @@ GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_call *s,
                                                      int64_t head, int64_t t, const float *from,
                                                      float *to)
 {
-    const int64_t at = (row * s->rows + t) * s->o.heads + head;
-    const int64_t shared = (row * s->rows + t) * s->o.key_heads + head / s->group;
-    const int64_t query = shared - (row * (s->rows - s->queries) + s->first) * s->o.key_heads;
-    const int64_t out = at - (row * (s->rows - s->queries) + s->first) * s->o.heads;
+    const int64_t step = row * s->rows + (s->first + t) % s->rows, query = row * s->queries + t;
+    const int64_t at = step * s->o.heads + head, key = head / s->group;
+    const int64_t shared = step * s->o.key_heads + key;
     gckpti_delta_step x;
     memset(&x, 0, sizeof x);
     x.keys = s->keys, x.values = s->values, x.scale = s->o.scale, x.from = from, x.to = to;
     x.k = s->in[1] + shared * s->keys, x.v = s->in[2] + at * s->values;
     x.decay = gckpti_exp(s->in[3][at]), x.beta = s->in[4][at];
-    x.q = t < s->first ? NULL : s->in[0] + query * s->keys;
-    x.out = t < s->first || !s->out ? NULL : s->out + out * s->values;
+    x.q = s->state ? NULL : s->in[0] + (query * s->o.key_heads + key) * s->keys;
+    x.out = s->out ? s->out + (query * s->o.heads + head) * s->values : NULL;
     x.g = s->g ? s->g + at * s->values : NULL;
     x.dq = s->grad[0] ? s->grad[0] + shared * s->keys : NULL;
     x.dk = s->grad[1] ? s->grad[1] + shared * s->keys : NULL;
@@ -105,16 +114,30 @@ GCKPTI_INLINE gckpti_delta_step gckpti_delta_step_of(const gckpti_delta_call *s,
     return x;
 }
 
+/* Returns the position of a state, which is 0 if it begins again, and changes it to `to`. */
+GCKPTI_INLINE int64_t gckpti_delta_resume(float *word, int64_t to)
+{
+    const int32_t position = (int32_t)to;
+    int32_t held;
+    memcpy(&held, word, sizeof held);
+    memcpy(word, &position, sizeof position);
+    return to > 0 && held <= position ? held : 0;
+}
+
 static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_delta_call *s = (const gckpti_delta_call *)context;
-    const int64_t n = s->keys * s->values;
-    float *state = s->workspace + worker * n;
-    gckpti_zero_unless(state, n, 0);
-    for (int64_t t = 0; t < s->steps; t++) {
+    gckpti_delta_call s = *(const gckpti_delta_call *)context;
+    const int64_t n = s.keys * s.values, at = i * (n + s.values), position = s.first;
+    float *state = s.state ? s.state + at : s.workspace + worker * n;
+    const float *from = s.before ? s.before + at : state;
+    for (int64_t j = 0; s.state && j < s.values; j++)
+        s.first = gckpti_delta_resume(state + n + j, position), s.steps = position - s.first;
+    if (!s.before)
+        gckpti_zero_unless(state, n, s.first > 0);
+    for (int64_t t = 0; t < s.steps; t++, from = state) {
         const gckpti_delta_step x =
-            gckpti_delta_step_of(s, i / s->o.heads, i % s->o.heads, t, state, state);
-        s->step(&x);
+            gckpti_delta_step_of(&s, i / s.o.heads, i % s.o.heads, t, from, state);
+        s.step(&x);
     }
 }
 
@@ -171,7 +194,7 @@ GCKPTI_OP_KERNELS(delta_rule, gckpti_compute_delta_rule(call, backward))
 static uint64_t gckpti_delta_rule_flops(const gckpt_call *call)
 {
     const gckpti_delta_call s = gckpti_delta_of(call);
-    return (uint64_t)(call->shape.d[0] * s.o.heads * s.rows) * (uint64_t)(8 * s.keys * s.values);
+    return (uint64_t)(call->shape.d[0] * s.o.heads * s.queries) * (uint64_t)(8 * s.keys * s.values);
 }
 
 /* States are computed twice again, without the output. */
@@ -185,4 +208,8 @@ GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
                  gckpti_delta_rule_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
+
+#define gckpti_delta_state_forward gckpti_delta_rule_forward /* their inputs differ */
+GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_flops, NULL, NULL,
+                NULL, GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT, 0);
 #endif

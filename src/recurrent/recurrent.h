@@ -45,9 +45,9 @@ typedef struct gckpti_sequence {
 /* ---- recurrent/delta.c ---- */
 enum { GCKPTI_DELTA_COLUMNS = 1024 }; /* most columns of a head */
 typedef struct {
+    int capacity, window; /* attributes of the caches that are read; 0 without caches */
     int heads, key_heads; /* of v, decay and beta; of q and k */
     float scale;          /* 0 selects 1 / sqrt(columns of a key) */
-    int missing;          /* how many of the S steps do not exist at position 0 */
 } gckpti_delta;
 
 /* A step of a head, with a state of (keys,values) floats. Pointers not required are NULL.

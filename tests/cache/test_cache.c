@@ -315,6 +315,19 @@ static gckpt_tensor *windows(int64_t t, int64_t capacity, int64_t keeps, int64_t
     const gckpt_attention_desc desc = { 1, 0, 1, NULL, sees, 0, 0, NULL, NULL, NULL };
     return gckpt_attention(of(2, t, 4), c, c, &desc);
 }
+/* Adds the gated delta rule of t queries and caches; the one of `which`, 0 to 3, is left out. */
+static gckpt_tensor *delta_on(int64_t t, int64_t capacity, int64_t window, int which)
+{
+    gckpt_tensor *in[4];
+    for (int i = 0; i < 4; i++)
+        in[i] = which == i ? of(2, capacity, 4) : gckpt_cache_window(of(2, t, 4), capacity, window);
+    return gckpt_attention(of(2, t, 4), in[0], in[1],
+                           &(gckpt_attention_desc){ .heads = 4, .causal = 1, .decay = in[2], .beta = in[3] });
+}
+static gckpt_tensor *latest(int64_t t, int64_t capacity, int64_t window, int64_t begin, int64_t end)
+{
+    return gckpt_slice(gckpt_cache_window(of(2, t, 4), capacity, window), 1, begin, end);
+}
 static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)
 {
     graph = gckpt_graph_new(store, NULL);
@@ -341,6 +354,20 @@ static void windows_kept(void)
     REFUSED(GCKPT_E_ARG, "of a cache without a window, gckpt_concat",
             pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
+    REFUSED(GCKPT_E_ARG, "holds 64 rows; a call can add half of them, not 33", delta_on(33, 1000, 1, -1));
+    REFUSED(GCKPT_E_ARG, "and read as many earlier ones, not 60", latest(4, 1000, 1, 0, 64));
+    REFUSED(GCKPT_E_ARG, "slice: cache #", latest(4, 1000, 1, 0, 63));
+    REFUSED(GCKPT_E_ARG, "slice: cache #", gckpt_slice(gckpt_cache_window(of(2, 3, 4), 1000, 20), 2, 0, 4));
+    REFUSED(GCKPT_E_SHAPE, "v [2,1000,4] (B,T,heads D)", delta_on(3, 1000, 1, 1));
+    REFUSED(GCKPT_E_ARG, "must be a gckpt_cache itself",
+            gckpt_attention(of(2, 3, 4), pair_of(of(2, 2, 4), cached(3, 6), 1), of(2, 8, 4),
+                            &(gckpt_attention_desc){ .heads = 4, .causal = 1, .decay = of(2, 8, 4), .beta = of(2, 8, 4) }));
+    REFUSED(GCKPT_E_ARG, "the 3 rows that a call adds",
+            gckpt_attention(of(2, 6, 4), cached(3, 6), of(2, 6, 4),
+                            &(gckpt_attention_desc){ .heads = 4, .causal = 1, .decay = of(2, 6, 4), .beta = of(2, 6, 4) }));
+    graph = gckpt_graph_new(store, NULL);
+    CHECK(delta_on(32, 1000, 1, -1) && latest(32, 1000, 1, -64, 64) && gckpt_error(graph) == GCKPT_OK);
+    gckpt_graph_free(graph);
     graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);
     gckpt_graph_free(graph);

@@ -227,7 +227,7 @@ static void limits(void)
     CHECK(gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_E_ARG);
     CHECK_MSG(strstr(gckpt_error_text(far.e),
                      "forward: cannot continue at position 100. Calls reached 200; with the "
-                     "windows used, attention can resume from 136 on"),
+                     "windows used, calls can resume from 136 on"),
               "%s", gckpt_error_text(far.e));
     CHECK(gckpt_position(far.e) == 100 && gckpt_forward(near.e, &feed, 1, 1, NULL) == GCKPT_OK);
     CHECK(gckpt_rewind(far.e, 0) == GCKPT_OK && gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_OK);

@@ -271,18 +271,36 @@ static void recurrent(void)
 
 static void delta(void)
 {
-    const int shared = 1 + (int)below(2), heads = shared * (1 + (int)below(2));
-    const gckpti_delta o = { heads, shared, chance(50) ? 0.5f : 0, 0 };
-    gckpt_call c = new_call(&o, 5);
+    const int shared = 1 + (int)below(2), heads = shared * (1 + (int)below(2)), cached = chance(40);
     const int64_t b = 1 + below(3), t = 1 + below(10), keys = 1 + below(chance(20) ? 40 : 9);
-    c.in[0].shape = c.in[1].shape = gckpt_shape3(b, t, shared * keys);
-    c.in[2].shape = gckpt_shape3(b, t, heads * (1 + below(chance(20) ? 300 : 40)));
-    c.in[3].shape = c.in[4].shape = gckpt_shape3(b, t, heads);
+    const int64_t values_of_head = 1 + below(chance(20) ? 300 : 40), rows = cached ? 2 * t : t;
+    const gckpti_delta o = { cached ? 99 : 0, cached, heads, shared, chance(50) ? 0.5f : 0 };
+    gckpt_call c = new_call(&o, 5);
+    c.in[0].shape = gckpt_shape3(b, t, shared * keys);
+    c.in[1].shape = gckpt_shape3(b, rows, shared * keys);
+    c.in[2].shape = gckpt_shape3(b, rows, heads * values_of_head);
+    c.in[3].shape = c.in[4].shape = gckpt_shape3(b, rows, heads);
     c.precision = chance(50) ? GCKPT_FP32 : GCKPT_BF16;
+    if (cached) { /* the state of position `at`, which the call advances; then the rule from there on */
+        const int32_t at = (int32_t)below((uint64_t)t + 1);
+        CHECK(gckpti_op_delta_state.shape(&c) == GCKPT_OK);
+        values(&c);
+        c.position = chance(80) ? at + (int64_t)below((uint64_t)t) : (int64_t)below(3);
+        float *state = operand(count_of(&c.shape));
+        for (int64_t i = 0; i < count_of(&c.shape); i++)
+            if (i / values_of_head % (keys + 1) == keys)
+                memcpy(state + i, &at, sizeof at);
+        c.out = state;
+        both(&gckpti_op_delta_state, GCKPT_FORWARD, &c);
+        c.inputs = 6, c.in[5].data = state, c.in[5].shape = c.shape;
+    }
     CHECK(gckpti_op_delta_rule.shape(&c) == GCKPT_OK);
-    values(&c);
+    if (!cached)
+        values(&c);
     c.out = operand(count_of(&c.shape));
     both(&gckpti_op_delta_rule, GCKPT_FORWARD, &c);
+    if (cached)
+        return;
     gradients(&gckpti_op_delta_rule, &c);
     both(&gckpti_op_delta_rule, GCKPT_BACKWARD, &c);
 }

@@ -81,8 +81,8 @@ static void test_wrong(void)
 
 static void test_gguf(void)
 {
-    static const char *const names[] = { "phi3_long", "granite", "olmo2", "glm4" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const names[] = { "phi3_long", "granite", "olmo2", "glm4", "qwen35" };
+    for (int i = 0; i < 5; i++) {
         char path[96];
         model_any m;
         snprintf(path, sizeof path, GOLDEN "%s.gguf", names[i]);
@@ -104,9 +104,10 @@ static void test_export(void)
         { "neox", "neox_lora", { "blk.0.attn_qkv.weight.lora_a", "blk.1.attn_qkv.weight.lora_b" } },
         { "gemma4_big",
           "gemma4_lora",
-          { "blk.0.attn_q.weight.lora_a", "blk.4.ffn_down.weight.lora_b" } }
+          { "blk.0.attn_q.weight.lora_a", "blk.4.ffn_down.weight.lora_b" } },
+        { "qwen35", "qwen35_lora", { "blk.0.attn_qkv.weight.lora_a", "blk.1.ssm_out.weight.lora_b" } }
     };
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         char path[96], folder[96];
         tuned t;
         snprintf(path, sizeof path, "%s/lora.gguf", tuning_folder);

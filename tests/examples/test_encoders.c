@@ -193,8 +193,10 @@ static void train(built *b, const char *name, const double *losses, gckpt_mode m
     gckpt_exec *e = gckpt_exec_new(p, b->s, NULL);
     for (int step = 0; step < ENCODERS_STEPS; step++) {
         const int64_t at = step % (ROWS / ENCODERS_BATCH) * batch;
+        /* Qwen 3.5 normalises queries and keys near 0, so that rounding grows from step to step */
+        const int slow = embed || strstr(name, "qwen35") != NULL;
         const gckpt_hyper hyper = { .lr = schedule_lr(SCHEDULE_LINEAR, step, 0, ENCODERS_STEPS,
-                                                      embed ? encoders_embed_lr : encoders_lr, 0),
+                                                      slow ? encoders_embed_lr : encoders_lr, 0),
                                     .weight_decay = encoders_decay,
                                     .clip = encoders_clip };
         gckpt_feed feeds[12];
@@ -510,14 +512,15 @@ static int contains(const char *dir, const char *name, const char *text)
 static void test_new_head(void)
 {
     static const char *const from[] = { "bert_embed", "mpnet_embed", "gpt2_score", "gemma3_score",
-                                        "modernbert" };
+                                        "modernbert", "qwen35_score" };
     static const char *const classes[] = { "\"BertForSequenceClassification\"",
                                            "\"MPNetForSequenceClassification\"",
                                            "\"GPT2ForSequenceClassification\"",
                                            "\"Gemma3TextForSequenceClassification\"",
-                                           "\"ModernBertForSequenceClassification\"" };
+                                           "\"ModernBertForSequenceClassification\"",
+                                           "\"Qwen3_5TextForSequenceClassification\"" };
     static float before[RESULTS], after[RESULTS];
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         char path[96], saved[96];
         built b;
         snprintf(path, sizeof path, GOLDEN "%s", from[i]);

@@ -108,7 +108,8 @@ ADAPTERS = {
 llama.FOLDER = FOLDER
 llama.ADAPTERS = ADAPTERS
 folder = llama.folder
-GGUF = {"phi3_long": ("PHI3", 6), "granite": ("GRANITE", 4), "olmo2": ("OLMO2", 4), "glm4": ("GLM4", 4)}
+GGUF = {"phi3_long": ("PHI3", 6), "granite": ("GRANITE", 4), "olmo2": ("OLMO2", 4), "glm4": ("GLM4", 4),
+        "qwen35": ("QWEN35", 4)}
 
 
 def seed(name):
@@ -170,6 +171,27 @@ def pairs_together(w, heads):
     return w.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
+def net_in_gguf(name, p, c):
+    """Changes a parameter of Qwen 3.5 as llama.cpp's converter does: decays, norms, and heads of values, of which
+    those of one key are neighbours here, and those of one number within a key's heads in GGUF."""
+    def tiled(x, each):
+        return x.unflatten(0, (c.linear_num_key_heads, -1, each)).transpose(0, 1).flatten(0, 2)
+    values = c.linear_value_head_dim
+    keys = 2 * c.linear_num_key_heads * c.linear_key_head_dim
+    if ".in_proj_qkv." in name or ".conv1d." in name:
+        p = p[:, 0] if p.dim() == 3 else p
+        return torch.cat([p[:keys], tiled(p[keys:], values)])
+    if ".out_proj." in name:
+        return tiled(p.T, values).T
+    if ".in_proj_z." in name:
+        return tiled(p, values)
+    if ".A_log" in name:
+        return tiled(-torch.exp(p), 1)
+    if ".linear_attn." in name and ".norm." not in name:
+        return tiled(p, 1)
+    return p + 1 if name.endswith("norm.weight") and ".linear_attn." not in name else p
+
+
 def save_gguf(name):
     """Writes NAME.gguf: the architecture and the rotated columns of a head are in GGUF."""
     kind, rotated = GGUF[name]
@@ -185,7 +207,15 @@ def save_gguf(name):
     out.add_layer_norm_rms_eps(c.rms_norm_eps)
     out.add_rope_freq_base(rope["rope_theta"])
     out.add_rope_dimension_count(rotated)
-    if kind == "GLM4":
+    if kind == "QWEN35":
+        out.add_ssm_conv_kernel(c.linear_conv_kernel_dim)
+        out.add_ssm_state_size(c.linear_key_head_dim)
+        out.add_ssm_group_count(c.linear_num_key_heads)
+        out.add_ssm_time_step_rank(c.linear_num_value_heads)
+        out.add_ssm_inner_size(c.linear_num_value_heads * c.linear_value_head_dim)
+        out.add_full_attention_interval(4)
+        out.add_rope_dimension_sections([11, 11, 10, 0])
+    if kind in ("GLM4", "QWEN35"):
         out.add_key_length(c.head_dim)
         out.add_value_length(c.head_dim)
     if kind == "GRANITE":
@@ -204,9 +234,12 @@ def save_gguf(name):
         if kind == "GRANITE" and (".q_proj." in parameter or ".k_proj." in parameter):
             p = pairs_together(p, c.num_attention_heads if ".q_proj." in parameter
                                else c.num_key_value_heads)
+        if kind == "QWEN35":
+            p, parameter = net_in_gguf(parameter, p, c), parameter.replace(".dt_bias", ".dt_proj.bias")
+        half = p.dim() > 1 and ".conv1d." not in parameter
         if not (parameter == "lm_head.weight" and c.tie_word_embeddings):
             out.add_tensor(names.get_name(parameter, try_suffixes=(".weight", ".bias")),
-                           (p.half() if p.dim() > 1 else p).contiguous().numpy())
+                           (p.half() if half else p).contiguous().numpy())
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()

@@ -60,7 +60,13 @@ MODELS = {  # name: (task, model_type, config)
     "gemma3_score": (CLASSIFY, "gemma3_text", dict(DECODER, head_dim=8, sliding_window=4)),
     "xlm_roberta": (CLASSIFY, "xlm-roberta", dict(BERT, type_vocab_size=1)),
     "bert_number": (CLASSIFY, "bert", dict(BERT, num_labels=1)),
+    "qwen35_score": (CLASSIFY, "qwen3_5_text", dict(
+        DECODER, head_dim=8, layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+        linear_value_head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                                                  "partial_rotary_factor": 0.5})),
 }
+QWEN35 = {"conv1d": 2.5, "out_proj": 0.1, "embed_tokens": 1.0, "in_proj_qkv": 0.5}  # sizes of weights
 random = torch.Generator().manual_seed(20261130)
 
 
@@ -79,8 +85,13 @@ def make_model(name):
     model = task.from_config(transformers.AutoConfig.for_model(kind, **{**labels, **differs}))
     with torch.no_grad():
         for parameter, p in model.named_parameters():
-            is_gain = p.dim() == 1 and parameter.endswith("weight") and kind != "gemma3_text"
-            p.copy_((1.0 if is_gain else 0.0) + normal(p.shape, 0.2 if p.dim() > 1 else 0.1))
+            # norms of Gemma 3 and Qwen 3.5 multiply by 1 + weight
+            is_gain = p.dim() == 1 and parameter.endswith("weight") and kind != "gemma3_text" and (
+                kind != "qwen3_5_text" or "linear_attn" in parameter)
+            scale = 0.2 if p.dim() > 1 else 0.1
+            if kind == "qwen3_5_text" and p.dim() > 1:  # queries and keys are not near 0 (decoders.py)
+                scale = next((s for part, s in QWEN35.items() if part in parameter), 0.15)
+            p.copy_((1.0 if is_gain else 0.0) + normal(p.shape, scale))
     return model
 
 
@@ -106,7 +117,7 @@ def make_rows():
 
 def wide():
     """float64 where transformers requests float32, also in the modules that llama.wide does not know."""
-    llama.MODELS = dict(llama.MODELS, **{kind: (kind, {}) for kind in ("modernbert", "gemma3")})
+    llama.MODELS = dict(llama.MODELS, **{kind: (kind, {}) for kind in ("modernbert", "gemma3", "qwen3_5")})
     return llama.wide()
 
 
@@ -191,7 +202,8 @@ def train(name, model, rows):
     """Returns the losses of STEPS steps; rows come in their order."""
     with tempfile.TemporaryDirectory() as out, wide():
         args = transformers.TrainingArguments(
-            out, learning_rate=EMBED_LR if "embed" in name else LR, lr_scheduler_type="linear",
+            out, learning_rate=EMBED_LR if "embed" in name or "qwen35" in name else LR,
+            lr_scheduler_type="linear",
             weight_decay=DECAY, max_grad_norm=CLIP,
             per_device_train_batch_size=BATCH, max_steps=STEPS, report_to=[], use_cpu=True,
             save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,

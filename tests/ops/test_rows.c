@@ -103,6 +103,8 @@ static gckpt_plan *cached(gckpt_graph *g)
     gckpt_tensor *keys = gckpt_cache(fetch.tensor, 16);
     gckpt_plan_desc desc = { 0 };
     fetch.tensor = gckpt_attention(fetch.tensor, keys, keys, &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+    fetch.tensor = gckpt_attention(fetch.tensor, keys, keys,
+                                   &(gckpt_attention_desc){ .heads = 8, .causal = 1, .decay = keys, .beta = keys });
     desc.mode = GCKPT_INFERENCE, desc.fetch.specs = &fetch, desc.fetch.count = 1;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));

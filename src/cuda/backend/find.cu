@@ -68,7 +68,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(lstm, cells, cells_by<gckpti_lstm_gates_at, gckpti_lstm_gate_grads_at>)
     OP_WORDS(gru_reset_before, cells, cells_by<gckpti_reset_gates_at, gckpti_new_gate_grads_at,
                                                gckpti_new_gates_at, gckpti_reset_gate_grads_at>)
-    OP_WORDS(delta_rule, delta, delta_rule_by)
+    OP_WORDS(delta_rule, delta, delta_rule_by) OP_AS(delta_state, delta_rule_by)
 #endif
 };
 #undef ROW

@@ -3,24 +3,22 @@
  * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
 enum { DELTA_THREADS = 256 };
 
-/* Returns s of the current call, in a capture as well; steps with a query are the last ones. */
-__device__ gckpti_delta_call delta_now(gckpti_delta_call s, const StepParams *params)
-{
-    s.first = s.o.missing ? params->position : 0;
-    s.steps = s.first + s.queries;
-    return s;
-}
-
+/* Computes columns of a state and outputs; the position is that of the call, in a capture too. */
 __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
 {
-    const gckpti_delta_call s = delta_now(run, params);
+    gckpti_delta_call s = run;
     const int64_t item = i / s.values, j = i - item * s.values, n = s.keys * s.values;
-    float *state = s.workspace + item * n;
-    for (int64_t k = j; k < n; k += s.values)
+    const int64_t position = s.o.capacity ? params->position : 0, at = item * (n + s.values);
+    float *state = s.state ? s.state + at : s.workspace + item * n;
+    const float *from = s.before ? s.before + at : state;
+    s.first = position;
+    if (s.state)
+        s.first = gckpti_delta_resume(state + n + j, position), s.steps = position - s.first;
+    for (int64_t k = j; k < n && !s.before && !s.first; k += s.values)
         state[k] = 0.0f;
-    for (int64_t t = 0; t < s.steps; t++) {
+    for (int64_t t = 0; t < s.steps; t++, from = state) {
         const gckpti_delta_step x =
-            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, state, state);
+            gckpti_delta_step_of(&s, item / s.o.heads, item % s.o.heads, t, from, state);
         gckpti_delta_columns(&x, j, 1);
     }
 }
@@ -75,8 +73,8 @@ __device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
         delta_warp_gradients(s, i, totals + i);
     if (s.dbeta && thread < 32) {
         const float *x = s.scratch + 2 * s.values, *r = s.r;
-        const float dot = lanes_sum(
-            s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+        const float dot =
+            lanes_sum(s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
         if (thread == 0)
             gckpti_put(s.dbeta, dot, s.add[4]);
     }
@@ -112,8 +110,8 @@ __global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
             for (int64_t i = 0; i < 2 * count; i++) {
                 const int64_t k = i < count ? i : 2 * count - 1 - i;
                 float *to = states + k * n;
-                gckpti_delta_step x = gckpti_delta_step_of(&s, row, head, first + k,
-                                                           k ? to - n : starts + c * n, to);
+                gckpti_delta_step x =
+                    gckpti_delta_step_of(&s, row, head, first + k, k ? to - n : starts + c * n, to);
                 x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
                 if (i < count) {
                     forward(x);

@@ -90,7 +90,27 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
     }
 }
 
+/* The latest n rows of a cache that holds `held`, of which the call adds some; 0 before position 0. */
+struct Latest {
+    Values x;
+    Results y;
+    int64_t n, held, c, added;
+};
+__device__ void latest_at(int64_t i, const Latest &s, const StepParams *params)
+{
+    const int64_t row = i / s.c, at = params->position + s.added - s.n + row % s.n;
+    Vec<float, 1> v = { { 0.0f } };
+    if (at >= 0)
+        v = load<1>(s.x, (row / s.n * s.held + at % s.held) * s.c + i % s.c);
+    write_vec<1>(s.y, i, 1, true, v.v, 0);
+}
+
 void slice_by(const gckpt_call *call, bool backward)
 {
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    const int64_t *x = call->in[0].shape.d, *y = call->shape.d;
+    const Latest s = { value_of(call->in[0]), out_of(call), y[1], x[1], y[2], p->relative };
+    if (p->relative && p->axis)
+        return for_each<latest_at>(call, y[0] * y[1] * y[2], s, params_of(call));
     move_parts(call, backward, gckpti_slice_move, false);
 }
