@@ -24,13 +24,6 @@ enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 /* ---- search/search.c ---- */
 #define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
 #define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
-/* The most nodes of a graph for which the search does this: */
-enum {
-    GCKPTI_SMALL_N = 100,  /* tries most initials; lets each node be a stage */
-    GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
-    GCKPTI_LARGE_N = 1000  /* uses fine level grids */
-};
-
 /* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
  * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */

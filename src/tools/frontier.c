@@ -99,8 +99,8 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         f->solutions[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
-        budget = s->winner.arena - 1;
-        budget = budget > least_bytes ? budget : least_bytes;
+        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (s->winner.arena - least_bytes) / 40 : 0;
+        budget = s->winner.arena - 1 - spacing;
     }
     f->info.complete = f->info.complete && !s->incomplete;
     return result;
@@ -130,7 +130,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
-            result = gckpti_search_open(&s, p, k);
+            result = gckpti_search_open(&s, p, k, 1);
             if (result == GCKPT_OK)
                 result = gckpti_frontier_add(f, &s);
             gckpti_scratch_free(&s.scratch);
