@@ -160,9 +160,9 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7812
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4876
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2353
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4882
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2352
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              893
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
  *     >>files     safetensors                                                                 1508
  *     >>export    plans and weights as C constants                                             615
@@ -17563,8 +17563,9 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  * tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep neural networks").
  * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
  * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
- * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999); then the same
- * from two other orders. Buffers that are live all the time are placed first and take no part.
+ * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999), until that
+ * no longer helps; then the same from two other orders. Buffers that are live all the time are
+ * placed first and take no part.
  *
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
@@ -17575,7 +17576,10 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  *
  * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
  * live ranges. */
-enum { GCKPTI_LINEAR_SCAN = 128 }; /* the most buffers that are scanned one by one */
+enum {
+    GCKPTI_LINEAR_SCAN = 128,    /* the most buffers that are scanned one by one */
+    GCKPTI_MAX_VISITED = 1 << 20 /* limit of an order's effort */
+};
 
 static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -17781,12 +17785,13 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
+    /* placements in a row without improvement; small cases are worth more */
+    const int patience = 4 + (s.n < 500 ? (1 << 18) / (int)(s.n * s.n + 1) : 0);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
-        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* effort limit: visited nodes */
-        int iterations = order == GCKPTI_BY_AREA ? 10 : 20;
-        gckpti_set_priorities(&s, order);
+        int failed = 0;
         s.visited = 0;
-        while (best > s.goal && s.visited < most && iterations-- > 0) {
+        gckpti_set_priorities(&s, order);
+        while (best > s.goal && failed < patience && s.visited < GCKPTI_MAX_VISITED) {
             size_t arena = gckpti_place_by_priority(&s);
             if (arena == SIZE_MAX)
                 break;
@@ -17797,6 +17802,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
                 if (c->offset + c->buffer->size > s.goal)
                     c->priority /= 2;
             }
+            failed = arena < best ? 0 : failed + 1;
             best = arena < best ? arena : best;
         }
     }
@@ -20818,6 +20824,13 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
+/* The most nodes of a graph for which the search does this: */
+enum {
+    GCKPTI_SMALL_N = 100,  /* tries most initials; lets each node be a stage */
+    GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
+    GCKPTI_LARGE_N = 1000  /* uses fine level grids */
+};
+
 /* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
     int *entry, length;
@@ -20864,11 +20877,11 @@ typedef struct {
     int excluded;                      /* a node whose holes stay open, or -1 */
     uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
-    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* effort for the current level, in quarters of entries */
-    int64_t started;              /* effort when the current attempt began */
-    int incomplete;               /* a closure was truncated, or the search ended early */
+    int levels, initials;
+    unsigned char *action; /* by node: GCKPTI_CUT_.. */
+    int64_t effort;        /* effort for the current level, in quarters of entries */
+    int64_t started;       /* effort when the current attempt began */
+    int incomplete;        /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -20945,17 +20958,10 @@ enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 /* ---- search/search.c ---- */
 #define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
 #define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
-/* The most nodes of a graph for which the search does this: */
-enum {
-    GCKPTI_SMALL_N = 100,  /* tries most initials; lets each node be a stage */
-    GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
-    GCKPTI_LARGE_N = 1000  /* uses fine level grids */
-};
-
 /* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
+ * than at the node before; between any two nodes. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
 
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
@@ -22214,7 +22220,7 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
         return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
-    return kind >= GCKPTI_AT_NODES ||
+    return kind == GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -22251,10 +22257,9 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
- * last stage if `rest` is 0. Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
-                                  gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
+ * Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
@@ -22268,12 +22273,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int re
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end && rest; v++)
+            for (int v = q->first; v < q->end; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = rest ? live : INT64_MAX / 2;
+            o->kept = live;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -22327,14 +22332,14 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
 }
 
 /* Adds the option with the drop counts in s->action, unless another one is as good. */
-static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
+static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
 {
     size_t size = (size_t)(q->end - q->first);
     gckpti_stage_option o;
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
     const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
-    gckpti_measure_option(c, q, rest, &o);
+    gckpti_measure_option(c, q, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -22372,15 +22377,15 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
+ * values, with three drop counts. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
     const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, 1, &q->forward);
+    gckpti_measure_option(c, q, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
@@ -22393,8 +22398,7 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
                 for (size_t u = 0; u < size; u++)
                     c->s->action[(size_t)q->first + u] =
                         mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
-                for (int rest = 1; rest >= !lean; rest--)
-                    gckpti_try_option(c, q, rest);
+                gckpti_try_option(c, q);
             }
         }
     }
@@ -22669,7 +22673,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
+            gckpti_find_options(&c, a);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -22791,22 +22795,22 @@ static void gckpti_find_initials(gckpti_search *s)
         gckpti_add_built(s);
     }
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
-    gckpti_reduce_initials(s);
+    if (p->nodes <= GCKPTI_SMALL_N)
+        gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
-    s->starts = s->initials;
-    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
-        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
 enum { GCKPTI_LEVEL_GROUP = 8 }; /* levels that depend on one another */
 
-/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
-static void gckpti_build_levels(gckpti_search *s, int64_t most)
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. If
+ * `coarse`, levels of graphs that are not small are twice as far apart. */
+static void gckpti_build_levels(gckpti_search *s, int64_t most, int coarse)
 {
     const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
     const int64_t grain = (int64_t)s->p->alignment; /* live bytes are multiples of it */
-    const int part = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
+    const int fine = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
+    const int part = coarse && s->p->nodes > GCKPTI_SMALL_N ? fine / 2 : fine;
     int decider;
     const uint64_t steep_cost = gckpti_bound_cost(s->bound, least, &decider) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
@@ -22862,7 +22866,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : grouped ? 1 : 4;           /* initials beyond the limit */
+    const int tries = small ? 6 : grouped ? 0 : 2;           /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -22879,7 +22883,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
@@ -22887,7 +22891,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped && s->level[k - 1].length == 0)
         return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->starts && tried < tries; i++) {
+    for (int tried = 0; i < s->initials && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
@@ -23031,11 +23035,12 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes,
- * bound and levels (the first is store-all). Lowers store-all (p->store_all_peak, p->lowered) if
- * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
- * are too many to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
+/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
+ * levels (the first is store-all; fewer if `coarse`). Lowers store-all (p->store_all_peak,
+ * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
+ * p->failed if the bytes are too many to search below. */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy,
+                                          int coarse)
 {
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -23059,7 +23064,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         s->bound = p->bound;
         if (p->overlap)
             s->bound += GCKPTI_FULL_COPY_COST - p->copy_cost;
-        gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
+        gckpti_build_levels(s, gckpti_try_actions(s), coarse); /* actions 0 keep all */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -23073,7 +23078,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
-        result = gckpti_search_open(&s, p, k);
+        result = gckpti_search_open(&s, p, k, 0);
         if (result == GCKPT_OK && most_bytes > 0)
             result = gckpti_find_best(&s, most_bytes);
         const uint64_t cost = p->base_cost + s.winner.time;
@@ -23803,29 +23808,6 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* Finds the next point in `budget` bytes or fewer, not below `least`: prefers the fewest bytes in
- * which the bound is at most s->margin / 2 higher, since points need not be closer. */
-static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
-{
-    const size_t align = s->p->alignment;
-    size_t low = least, high = budget;
-    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align));
-    if (best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
-        while (low < high) {
-            size_t middle = low + (high - low) / 2;
-            int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_time(s->p, limit) <= best + s->margin / 2)
-                high = middle;
-            else
-                low = middle + 1;
-        }
-        gckpt_result result = gckpti_find_best(s, high);
-        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->margin))
-            return result;
-    }
-    return gckpti_find_best(s, budget);
-}
-
 /* Adds the points of a variant's search that may improve on the existing ones. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
@@ -23843,8 +23825,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         budget = gckpti_frontier_next(f, p, budget);
         if (budget < least_bytes)
             break;
-        result = budget == SIZE_MAX ? gckpti_find_best(s, budget)
-                                    : gckpti_find_next(s, budget, least_bytes);
+        result = gckpti_find_best(s, budget);
         const gckpti_candidate *candidate = &s->winner;
         if (result != GCKPT_OK || candidate->length == 0)
             break;
@@ -23861,8 +23842,8 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         f->solutions[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
-        budget = s->winner.arena - 1;
-        budget = budget > least_bytes ? budget : least_bytes;
+        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (s->winner.arena - least_bytes) / 40 : 0;
+        budget = s->winner.arena - 1 - spacing;
     }
     f->info.complete = f->info.complete && !s->incomplete;
     return result;
@@ -23892,7 +23873,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
-            result = gckpti_search_open(&s, p, k);
+            result = gckpti_search_open(&s, p, k, 1);
             if (result == GCKPT_OK)
                 result = gckpti_frontier_add(f, &s);
             gckpti_scratch_free(&s.scratch);

@@ -9,8 +9,9 @@
  * tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep neural networks").
  * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
  * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
- * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999); then the same
- * from two other orders. Buffers that are live all the time are placed first and take no part.
+ * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999), until that
+ * no longer helps; then the same from two other orders. Buffers that are live all the time are
+ * placed first and take no part.
  *
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
@@ -21,7 +22,10 @@
  *
  * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
  * live ranges. */
-enum { GCKPTI_LINEAR_SCAN = 128 }; /* the most buffers that are scanned one by one */
+enum {
+    GCKPTI_LINEAR_SCAN = 128,    /* the most buffers that are scanned one by one */
+    GCKPTI_MAX_VISITED = 1 << 20 /* limit of an order's effort */
+};
 
 static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -227,12 +231,13 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
+    /* placements in a row without improvement; small cases are worth more */
+    const int patience = 4 + (s.n < 500 ? (1 << 18) / (int)(s.n * s.n + 1) : 0);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
-        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* effort limit: visited nodes */
-        int iterations = order == GCKPTI_BY_AREA ? 10 : 20;
-        gckpti_set_priorities(&s, order);
+        int failed = 0;
         s.visited = 0;
-        while (best > s.goal && s.visited < most && iterations-- > 0) {
+        gckpti_set_priorities(&s, order);
+        while (best > s.goal && failed < patience && s.visited < GCKPTI_MAX_VISITED) {
             size_t arena = gckpti_place_by_priority(&s);
             if (arena == SIZE_MAX)
                 break;
@@ -243,6 +248,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
                 if (c->offset + c->buffer->size > s.goal)
                     c->priority /= 2;
             }
+            failed = arena < best ? 0 : failed + 1;
             best = arena < best ? arena : best;
         }
     }

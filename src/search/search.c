@@ -116,22 +116,22 @@ static void gckpti_find_initials(gckpti_search *s)
         gckpti_add_built(s);
     }
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
-    gckpti_reduce_initials(s);
+    if (p->nodes <= GCKPTI_SMALL_N)
+        gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
-    s->starts = s->initials;
-    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
-        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
 enum { GCKPTI_LEVEL_GROUP = 8 }; /* levels that depend on one another */
 
-/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
-static void gckpti_build_levels(gckpti_search *s, int64_t most)
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. If
+ * `coarse`, levels of graphs that are not small are twice as far apart. */
+static void gckpti_build_levels(gckpti_search *s, int64_t most, int coarse)
 {
     const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
     const int64_t grain = (int64_t)s->p->alignment; /* live bytes are multiples of it */
-    const int part = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
+    const int fine = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
+    const int part = coarse && s->p->nodes > GCKPTI_SMALL_N ? fine / 2 : fine;
     int decider;
     const uint64_t steep_cost = gckpti_bound_cost(s->bound, least, &decider) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
@@ -187,7 +187,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : grouped ? 1 : 4;           /* initials beyond the limit */
+    const int tries = small ? 6 : grouped ? 0 : 2;           /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -204,7 +204,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
@@ -212,7 +212,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped && s->level[k - 1].length == 0)
         return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->starts && tried < tries; i++) {
+    for (int tried = 0; i < s->initials && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
@@ -350,7 +350,8 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy,
+                                          int coarse)
 {
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -374,7 +375,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         s->bound = p->bound;
         if (p->overlap)
             s->bound += GCKPTI_FULL_COPY_COST - p->copy_cost;
-        gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
+        gckpti_build_levels(s, gckpti_try_actions(s), coarse); /* actions 0 keep all */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -388,7 +389,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
-        result = gckpti_search_open(&s, p, k);
+        result = gckpti_search_open(&s, p, k, 0);
         if (result == GCKPT_OK && most_bytes > 0)
             result = gckpti_find_best(&s, most_bytes);
         const uint64_t cost = p->base_cost + s.winner.time;

@@ -93,6 +93,13 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
+/* The most nodes of a graph for which the search does this: */
+enum {
+    GCKPTI_SMALL_N = 100,  /* tries most initials; lets each node be a stage */
+    GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
+    GCKPTI_LARGE_N = 1000  /* uses fine level grids */
+};
+
 /* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
     int *entry, length;
@@ -139,11 +146,11 @@ typedef struct {
     int excluded;                      /* a node whose holes stay open, or -1 */
     uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
-    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* effort for the current level, in quarters of entries */
-    int64_t started;              /* effort when the current attempt began */
-    int incomplete;               /* a closure was truncated, or the search ended early */
+    int levels, initials;
+    unsigned char *action; /* by node: GCKPTI_CUT_.. */
+    int64_t effort;        /* effort for the current level, in quarters of entries */
+    int64_t started;       /* effort when the current attempt began */
+    int incomplete;        /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -160,11 +167,12 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
  * SIZE_MAX if that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes,
- * bound and levels (the first is store-all). Lowers store-all (p->store_all_peak, p->lowered) if
- * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
- * are too many to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
+/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
+ * levels (the first is store-all; fewer if `coarse`). Lowers store-all (p->store_all_peak,
+ * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
+ * p->failed if the bytes are too many to search below. */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy,
+                                          int coarse);
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */

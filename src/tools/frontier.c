@@ -41,29 +41,6 @@ static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner
     return budget;
 }
 
-/* Finds the next point in `budget` bytes or fewer, not below `least`: prefers the fewest bytes in
- * which the bound is at most s->margin / 2 higher, since points need not be closer. */
-static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t least)
-{
-    const size_t align = s->p->alignment;
-    size_t low = least, high = budget;
-    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align));
-    if (best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
-        while (low < high) {
-            size_t middle = low + (high - low) / 2;
-            int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_time(s->p, limit) <= best + s->margin / 2)
-                high = middle;
-            else
-                low = middle + 1;
-        }
-        gckpt_result result = gckpti_find_best(s, high);
-        if (result != GCKPT_OK || (s->winner.length && s->winner.time <= best + s->margin))
-            return result;
-    }
-    return gckpti_find_best(s, budget);
-}
-
 /* Adds the points of a variant's search that may improve on the existing ones. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
@@ -81,8 +58,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         budget = gckpti_frontier_next(f, p, budget);
         if (budget < least_bytes)
             break;
-        result = budget == SIZE_MAX ? gckpti_find_best(s, budget)
-                                    : gckpti_find_next(s, budget, least_bytes);
+        result = gckpti_find_best(s, budget);
         const gckpti_candidate *candidate = &s->winner;
         if (result != GCKPT_OK || candidate->length == 0)
             break;
@@ -99,8 +75,8 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         f->solutions[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
-        budget = s->winner.arena - 1;
-        budget = budget > least_bytes ? budget : least_bytes;
+        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (s->winner.arena - least_bytes) / 40 : 0;
+        budget = s->winner.arena - 1 - spacing;
     }
     f->info.complete = f->info.complete && !s->incomplete;
     return result;
@@ -130,7 +106,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
-            result = gckpti_search_open(&s, p, k);
+            result = gckpti_search_open(&s, p, k, 1);
             if (result == GCKPT_OK)
                 result = gckpti_frontier_add(f, &s);
             gckpti_scratch_free(&s.scratch);
