@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
  *     >>common    fill, add, convert, update, dequantise                                       715
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3760
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3761
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
  *     >>backend   which kernels there are, the self-test, the table                            301
  */
@@ -4940,10 +4940,19 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                            key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
-template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
+/* Sets rows of o to 0 whose keys no query may see; MIXED: those of keys before all windows to the
+ * gradients x that they add to, if not NULL: also subnormal ones stay, but -0 becomes +0. */
+template <int R, int N, bool MIXED>
+__device__ void clear_masked(float (&o)[R][N], const float *x, const Attention &a, int first,
+                             Keys visible, int e0)
 {
-    UNROLLED(r, R) UNROLLED(n, N) o[r][n] = first + r < count ? o[r][n] : 0.0f;
+    UNROLLED(r, R) UNROLLED(n, N)
+    {
+        const int e = e0 + column_of(n), row = first + r;
+        o[r][n] = row < visible.count ? o[r][n] : 0.0f;
+        if (MIXED && x && row < visible.ahead + 1 - a.window && e < a.d)
+            o[r][n] = x[row * a.c + e] + 0.0f;
+    }
 }
 
 /* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
@@ -5001,17 +5010,9 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         __syncthreads();
         sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
-    UNROLLED(r, R) UNROLLED(n, N) /* keys before all windows keep gradients that are subnormal */
-    {
-        const int e = slice + column_of(n), row = first_row + r;
-        if (!MIXED || e >= a.d || row >= visible.ahead + 1 - a.window)
-            continue;
-        dk[r][n] = a.accumulate[1] ? to_k[row * kv.c + e] + 0.0f : dk[r][n]; /* -0 becomes +0 */
-        dv[r][n] = a.accumulate[2] ? to_v[row * kv.c + e] + 0.0f : dv[r][n];
-    }
     const int attended = tiles ? visible.count : 0;
-    clear_masked(dk, first_row, visible.count);
-    clear_masked(dv, first_row, visible.count);
+    clear_masked<R, N, MIXED>(dk, a.accumulate[1] ? to_k : NULL, kv, first_row, visible, slice);
+    clear_masked<R, N, MIXED>(dv, a.accumulate[2] ? to_v : NULL, kv, first_row, visible, slice);
     if (a.dk)
         store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
     if (a.dv)
