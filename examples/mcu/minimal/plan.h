@@ -119,7 +119,7 @@ const gckpt_plan plan = {
     UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    18, /* format */
+    19, /* format */
     5, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
