@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
  *     >>common    fill, add, convert, update, dequantise                                       715
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3761
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3762
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
  *     >>backend   which kernels there are, the self-test, the table                            301
  */
@@ -5125,7 +5125,8 @@ void attention_by(const gckpt_call *call, bool)
 
 void masked_attention_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
+    f32.precision = GCKPT_FP32, f32.inputs = 3;
     attention_by(&f32, backward);
 }
 

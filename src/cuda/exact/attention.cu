@@ -426,7 +426,8 @@ void attention_by(const gckpt_call *call, bool)
 
 void masked_attention_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
+    f32.precision = GCKPT_FP32, f32.inputs = 3;
     attention_by(&f32, backward);
 }
 
