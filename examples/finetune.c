@@ -1232,17 +1232,19 @@ static void note_storage(void)
 {
     const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORAGE_F32 };
     const char *const models[2] = { o.model, o.teacher };
+    const int chosen = lm.data != NULL || (o.eval && lm.validation != NULL);
     for (int i = 0; i < 2; i++) {
         const char *name = i == 0 ? "store" : "teacher-store";
-        if (stores[i] != GCKPT_STORAGE_I4)
+        if (stores[i] != GCKPT_STORAGE_I4 ||
+            (gguf_is_file(models[i]) && !is_rounded_gguf(models[i])))
             continue;
         fprintf(session.out,
                 "note   --%s int4 raises the loss of SmolLM2-135M by %s nats per token, %s,\n"
                 "       int8 by less than 0.001; measure this model's with --eval\n",
-                name, lm.data != NULL ? "0.03" : "0.3",
-                lm.data != NULL ? "with numbers that the data choose"
-                                : "since no --data choose its numbers");
-        if (models[i] != NULL && is_rounded_gguf(models[i]))
+                name, chosen ? "0.03" : "0.3",
+                chosen ? "with numbers that the data choose"
+                       : "since no --data choose its numbers");
+        if (gguf_is_file(models[i]))
             fprintf(session.out, "note   --%s int4 rounds this GGUF again, since it is not Q4_0; "
                                  "auto does not\n", name);
     }
@@ -2290,10 +2292,15 @@ static int has_model_changed(const tuning *t, int argc, char **argv)
         return 0;
     if (options_given(&options, argc, argv, "model") != NULL)
         return 1;
-    session_fail(1,
-                 "--resume %s: %s no longer has the weights that the run began with; to continue "
-                 "with the present ones, give --model %s",
-                 lm.resume, o.model, o.model);
+    session_fail(
+        1,
+        "--resume %s: %s no longer has the weights that the run began with%s; to continue "
+        "with the present ones, give --model %s",
+        lm.resume, o.model,
+        is_calibrated(o.store, o.model)
+            ? ", or other rows choose its int4 numbers, by --data, --validation or --eval-every"
+            : "",
+        o.model);
     return -1;
 }
 
@@ -3022,7 +3029,7 @@ int main(int argc, char **argv)
         status = check_steps(argc, argv);
     if (status == 0 && o.will_it_fit != NULL) {
         session.out = stdout;
-        return print_bytes(argc, argv);
+        return session_end(print_bytes(argc, argv));
     }
     if (status == 0)
         status = check_options();

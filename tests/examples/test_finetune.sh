@@ -65,6 +65,17 @@ check "--store int4 without data says what that costs" says "by 0.3 nats per tok
     --prompt Tea --sample 1
 check "--store int4 says that a GGUF is not Q4_0" sh -c "build/finetune --model tests/golden/gguf/llama-q8_0.gguf --data $work/text \
     --store int4 --plan 2> $work/stderr | grep -q '^note   --store int4 rounds this GGUF again'"
+check "--store int4 says nothing of a GGUF that is Q4_0, whose numbers stay" sh -c "! build/finetune \
+    --model tests/golden/gguf/gpt2-q4_0.gguf --data $work/text --store int4 --plan 2>&1 | grep '^note   --store int4'"
+check "--store int4 of an evaluation: the --validation data choose its numbers" says "by 0.03 nats per token, with" $model \
+    --validation "$work/general" --eval --context 24 --eval-iters 1 --store int4
+for file in model.safetensors vocab.json chat_template.jinja; do
+    cp -r "$work/talks" "$work/loop"
+    ln -sf "$file" "$work/loop/$file"
+    check "a file that cannot be opened is not taken for missing: $file" fails_with 1 "$file.*Too many levels of" \
+        build/finetune --model "$work/loop" --data "$work/tea.jsonl" --eval-every 0 --steps 1
+    rm -r "$work/loop"
+done
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
 echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
@@ -885,6 +896,8 @@ build/finetune $learns --method lora --store int4 --steps 10 --save "$work/lint4
 build/finetune --resume "$work/lint4" --steps 20 --json - > "$work/resumed.json" 2> "$work/stderr"
 check "llama, --store int4: the same numbers after --resume" test "$(field "$work/plan.json" end weights_hash)" = \
     "$(field "$work/resumed.json" end weights_hash)"
+check "--resume with other data: they would choose other numbers of int4" fails_with 1 \
+    "or other rows choose its int4 numbers, by --data" build/finetune --resume "$work/lint4" --steps 30 --data "$work/play"
 build/finetune $learns --method lora --store int4 --steps 20 --budget 1 > "$work/stdout" 2> "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\),.*/\1/p' "$work/stderr")
 build/finetune $learns --method lora --store int4 --steps 20 --budget "${least:-1}" > "$work/small.json" 2> "$work/stderr"
@@ -1034,6 +1047,8 @@ check "the model is unharmed" cmp "$work/tiny/model.safetensors" "$work/model.co
 check "no temporary file is left next to saved files" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"
 if [ -w /dev/full ]; then
     check "standard output full" fails_with 1 "standard output" sh -c "build/finetune $text --steps 1 > /dev/full"
+    check "--will-it-fit on a full disk" fails_with 1 "standard output" sh -c \
+        "build/finetune --will-it-fit $work/tiny > /dev/full"
 fi
 
 report finetune
