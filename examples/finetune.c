@@ -499,15 +499,35 @@ static int check_modes(void)
     return 0;
 }
 
-/* Checks the options of LoRA. */
+/* Checks that --method uses the options of methods that are given. */
 static int check_lora(void)
 {
-    const int more = o.dora || o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL;
-    if (more && o.method != ADAPTERS_LORA && o.method != ADAPTERS_METHODS)
-        return session_fail(2,
-                            "--dora, --modules-to-save, --ensure-weight-tying and "
-                            "--layers-to-transform need --method lora, not %s",
-                            method_names[o.method]);
+    const int lora = o.method == ADAPTERS_LORA, prefix = o.method == ADAPTERS_PREFIX,
+              tokens = prefix || o.method == ADAPTERS_LLAMA || o.method == ADAPTERS_PROMPT,
+              blocks = o.method == ADAPTERS_LAST || o.method == ADAPTERS_NEW_BLOCKS ||
+                       o.method == ADAPTERS_LLAMA;
+    const struct {
+        const char *name, *methods;
+        int given, used;
+    } all[] = { { "size", "lora, houlsby, llama, prefix or prompt", o.size > 0,
+                  lora || tokens || o.method == ADAPTERS_HOULSBY },
+                { "layers", "last, new-blocks or llama", o.layers > 0 && !lora, blocks },
+                { "hidden", "prefix", o.hidden > 0, prefix },
+                { "alpha", "lora", o.alpha > 0, lora },
+                { "rslora", "lora", o.rslora != 0, lora },
+                { "lora-dropout", "lora", o.lora_dropout > 0, lora },
+                { "targets", "lora", o.targets != NULL, lora },
+                { "rank-pattern", "lora", o.rank_pattern != NULL, lora },
+                { "alpha-pattern", "lora", o.alpha_pattern != NULL, lora },
+                { "bias", "lora", o.bias != 0, lora },
+                { "dora", "lora", o.dora != 0, lora },
+                { "modules-to-save", "lora", o.modules_to_save != NULL, lora },
+                { "ensure-weight-tying", "lora", o.tied != 0, lora },
+                { "layers-to-transform", "lora", o.layers_to_transform != NULL, lora } };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].given && !all[i].used && o.method != ADAPTERS_METHODS)
+            return session_fail(2, "--%s needs --method %s, not %s", all[i].name, all[i].methods,
+                                method_names[o.method]);
     if (o.tied && o.modules_to_save == NULL)
         return session_fail(2, "--ensure-weight-tying needs --modules-to-save with the embeddings");
     if (o.layers > 0 && o.method == ADAPTERS_LORA)

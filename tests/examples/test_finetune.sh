@@ -955,7 +955,14 @@ check "--ensure-weight-tying: under both names" sh -c "grep -aq lm_head.weight $
     --generate --threads 1 --sample 3"
 check "--ensure-weight-tying of what is not tied" sh -c "build/finetune $text --modules-to-save ln_f --ensure-weight-tying --plan 2>&1 |
     grep -q '^note   --ensure-weight-tying has no effect: --modules-to-save names neither lm_head nor wte'"
-check "--dora of another method" fails_with 2 "need --method lora, not bias" build/finetune $text --method bias --dora
+check "--dora of another method" fails_with 2 "dora needs --method lora, not bias" build/finetune $text --method bias --dora
+check "--targets of another method" fails_with 2 "targets needs --method lora, not houlsby" build/finetune $text \
+    --method houlsby --targets c_attn
+check "--size of head" fails_with 2 "size needs --method lora, houlsby, .*, not head" build/finetune $text --method head --size 4
+check "--hidden of prompt" fails_with 2 "hidden needs --method prefix" build/finetune $text --method prompt --hidden 4
+check "--layers of houlsby" fails_with 2 "layers needs --method last, new-blocks or llama" build/finetune $text \
+    --method houlsby --layers 1
+check "--method all takes options of each" build/finetune $text --method all --save "$work/x" --plan --alpha 4 --hidden 4 --layers 1
 check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
 check "--layers of lora" fails_with 2 "give --layers-to-transform, such as 4-7" build/finetune $text --layers 2
 check "--layers-to-transform of nonsense" fails_with 1 "the model has layers 0 to 1" build/finetune $text --layers-to-transform 0,2
