@@ -685,6 +685,7 @@ static struct {
     float *references[2], *reference, *label;
     int refers;   /* nonzero while references[] are being computed */
     int exported; /* nonzero after the file of --export-gguf was written */
+    int cancelled;    /* nonzero after an interrupt before the first step */
     double int8_loss; /* --store int4: the validation loss with int8; 0 if it was not measured */
 } run;
 
@@ -1356,6 +1357,13 @@ static int check_tokens(const char *option, const char *dir)
     return failed;
 }
 
+/* Says that an interrupt ended the preparation of a training. */
+static int fail_interrupted(void)
+{
+    run.cancelled = 1;
+    return session_fail(130, "interrupted before the first step; nothing was saved");
+}
+
 /* Returns whether the data choose the numbers of int4 for a model that is stored as `store`: not those
  * of a GGUF file's Q4_0, which stay as they are. */
 static int is_calibrated(int64_t store, const char *path)
@@ -1397,7 +1405,7 @@ static int choose_int4(model_any *m, gckpt_store *store, const char *path, const
     const int64_t n = first_tokens(tokens, MOST), T = run.first.T < n ? run.first.T : n;
     int failed = T > 0 ? calibrate_measure(&c, m, store, tokens, n / T, T) : 0;
     if (session.interrupted)
-        failed = session_fail(130, "interrupted before the first step; nothing was saved");
+        failed = fail_interrupted();
     else if (failed || calibrate_store(&c, store, m) != 0 ||
              model_quantise_except(m, store, GCKPT_STORAGE_I4, floats) != 0)
         failed = session_fail(1, "--store int4: %s", m->error);
@@ -2109,7 +2117,7 @@ static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *p
         gckpt_report report;
         const gckpt_result result = forward_row(t, p, row, &m, &report);
         if (result == GCKPT_CANCELLED || session.interrupted)
-            return session_fail(130, "interrupted before the first step; nothing was saved");
+            return fail_interrupted();
         if (result != GCKPT_OK)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
         memcpy(to + 2 * row, gckpt_fetch(m->exec, gckpt_id(m->logits.tensor), 0),
@@ -3099,5 +3107,5 @@ int main(int argc, char **argv)
     free(run.references[1]);
     free(run.reference);
     free(run.label);
-    return session_end(status);
+    return session_end(run.cancelled ? 130 : status);
 }
