@@ -270,12 +270,12 @@ sleep 0.3
 kill -TERM $pid
 wait $pid
 check "an interrupt cancels the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
-build/finetune --new llama:2x256x4x4x256 --model "$work/slow" > "$work/stdout"
-build/finetune --model "$work/slow" --data "$work/text" --store int4 --eval-every 0 --steps 1000000000 --context 16 --threads 1 \
-    --json "$work/slow.json" > "$work/stdout" 2> "$work/stderr.int4" &
+build/finetune --new llama:2x256x4x4x256 --model "$work/chosen" > "$work/stdout"
+build/finetune --model "$work/chosen" --data "$work/text" --store int4 --eval-every 0 --steps 1000000000 --context 16 --threads 1 \
+    --json "$work/chosen.json" > "$work/stdout" 2> "$work/stderr.int4" &
 pid=$!
 tenths=0
-until [ -e "$work/slow.json" ] || [ $tenths -eq 600 ]; do
+until [ -e "$work/chosen.json" ] || [ $tenths -eq 600 ]; do
     sleep 0.1
     tenths=$((tenths + 1))
 done
