@@ -91,6 +91,13 @@ fail(int status, const char *format, ...)
     return status;
 }
 
+/* Returns the exit status of a run that ended with `status`: an error if output was lost. */
+static int end(int status)
+{
+    const int lost = fflush(stdout) != 0 || ferror(stdout);
+    return lost && status == 0 ? fail(1, "standard output: %s", strerror(errno)) : status;
+}
+
 static struct {
     unsigned char *bytes;
     ledger_report report;
@@ -450,7 +457,7 @@ int main(int argc, char **argv)
                "Usage: audit LEDGER [--step STEPS [--from FILE] [--OPTION VALUE ..]]\n\n");
         options_print(&options);
         printf("\nExit status: 0 equal, 1 not equal or refused, 2 wrong option or value.\n");
-        return 0;
+        return end(0);
     }
     if (status == 0 && o.ledger == NULL)
         status = fail(2, "give the ledger first: audit LEDGER");
@@ -464,5 +471,5 @@ int main(int argc, char **argv)
     while (command.count > 0)
         free(command.word[--command.count]);
     free(run.bytes);
-    return status;
+    return end(status);
 }

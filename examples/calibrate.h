@@ -310,9 +310,9 @@ static inline int calibrate_layer(const calibration_layer *layer, gckpt_store *s
 {
     const calibration_input *in = layer->input;
     const int transposed = m->config.family->transposed;
-    char name[MODEL_NAME];
+    char weight[MODEL_NAME], name[MODEL_NAME];
     gckpt_parameter p;
-    model_store_name(&m->config, name, model_join(name, layer->module, ".weight"));
+    model_store_name(&m->config, name, model_join(weight, layer->module, ".weight"));
     const int id = gckpt_store_find(store, name);
     if (gckpt_store_peek(store, id, &p) != GCKPT_OK || p.storage == GCKPT_STORAGE_F32 ||
         p.shape.n != 2 || p.shape.d[transposed] != in->width || p.shape.d[1] % 32 != 0)

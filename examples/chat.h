@@ -215,9 +215,7 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     size_t size;
     memset(c, 0, sizeof *c);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    FILE *f = fopen(path, "rb");
-    if (f != NULL) {
-        fclose(f);
+    if (json_file_exists(path)) {
         const int failed =
             json_read_file(&d, path) != 0 ? chat_fail(c, "%s", d.error) : chat_read_config(c, &d);
         json_free(&d);
@@ -225,9 +223,7 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
             return -1;
     }
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    f = fopen(path, "rb");
-    if (f != NULL) {
-        fclose(f);
+    if (json_file_exists(path)) {
         snprintf(c->source, sizeof c->source, "chat_template.jinja");
         const char *text = json_read_text(&d, path, &size);
         const int failed =

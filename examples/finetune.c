@@ -499,15 +499,35 @@ static int check_modes(void)
     return 0;
 }
 
-/* Checks the options of LoRA. */
+/* Checks that --method uses the options of methods that are given. */
 static int check_lora(void)
 {
-    const int more = o.dora || o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL;
-    if (more && o.method != ADAPTERS_LORA && o.method != ADAPTERS_METHODS)
-        return session_fail(2,
-                            "--dora, --modules-to-save, --ensure-weight-tying and "
-                            "--layers-to-transform need --method lora, not %s",
-                            method_names[o.method]);
+    const int lora = o.method == ADAPTERS_LORA, prefix = o.method == ADAPTERS_PREFIX,
+              tokens = prefix || o.method == ADAPTERS_LLAMA || o.method == ADAPTERS_PROMPT,
+              blocks = o.method == ADAPTERS_LAST || o.method == ADAPTERS_NEW_BLOCKS ||
+                       o.method == ADAPTERS_LLAMA;
+    const struct {
+        const char *name, *methods;
+        int given, used;
+    } all[] = { { "size", "lora, houlsby, llama, prefix or prompt", o.size > 0,
+                  lora || tokens || o.method == ADAPTERS_HOULSBY },
+                { "layers", "last, new-blocks or llama", o.layers > 0 && !lora, blocks },
+                { "hidden", "prefix", o.hidden > 0, prefix },
+                { "alpha", "lora", o.alpha > 0, lora },
+                { "rslora", "lora", o.rslora != 0, lora },
+                { "lora-dropout", "lora", o.lora_dropout > 0, lora },
+                { "targets", "lora", o.targets != NULL, lora },
+                { "rank-pattern", "lora", o.rank_pattern != NULL, lora },
+                { "alpha-pattern", "lora", o.alpha_pattern != NULL, lora },
+                { "bias", "lora", o.bias != 0, lora },
+                { "dora", "lora", o.dora != 0, lora },
+                { "modules-to-save", "lora", o.modules_to_save != NULL, lora },
+                { "ensure-weight-tying", "lora", o.tied != 0, lora },
+                { "layers-to-transform", "lora", o.layers_to_transform != NULL, lora } };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].given && !all[i].used && o.method != ADAPTERS_METHODS)
+            return session_fail(2, "--%s needs --method %s, not %s", all[i].name, all[i].methods,
+                                method_names[o.method]);
     if (o.tied && o.modules_to_save == NULL)
         return session_fail(2, "--ensure-weight-tying needs --modules-to-save with the embeddings");
     if (o.layers > 0 && o.method == ADAPTERS_LORA)
@@ -665,6 +685,7 @@ static struct {
     float *references[2], *reference, *label;
     int refers;   /* nonzero while references[] are being computed */
     int exported; /* nonzero after the file of --export-gguf was written */
+    int cancelled;    /* nonzero after an interrupt before the first step */
     double int8_loss; /* --store int4: the validation loss with int8; 0 if it was not measured */
 } run;
 
@@ -1232,17 +1253,19 @@ static void note_storage(void)
 {
     const int64_t stores[2] = { o.store, o.teacher != NULL ? o.teacher_store : GCKPT_STORAGE_F32 };
     const char *const models[2] = { o.model, o.teacher };
+    const int chosen = lm.data != NULL || (o.eval && lm.validation != NULL);
     for (int i = 0; i < 2; i++) {
         const char *name = i == 0 ? "store" : "teacher-store";
-        if (stores[i] != GCKPT_STORAGE_I4)
+        if (stores[i] != GCKPT_STORAGE_I4 ||
+            (gguf_is_file(models[i]) && !is_rounded_gguf(models[i])))
             continue;
         fprintf(session.out,
                 "note   --%s int4 raises the loss of SmolLM2-135M by %s nats per token, %s,\n"
                 "       int8 by less than 0.001; measure this model's with --eval\n",
-                name, lm.data != NULL ? "0.03" : "0.3",
-                lm.data != NULL ? "with numbers that the data choose"
-                                : "since no --data choose its numbers");
-        if (models[i] != NULL && is_rounded_gguf(models[i]))
+                name, chosen ? "0.03" : "0.3",
+                chosen ? "with numbers that the data choose"
+                       : "since no --data choose its numbers");
+        if (gguf_is_file(models[i]))
             fprintf(session.out, "note   --%s int4 rounds this GGUF again, since it is not Q4_0; "
                                  "auto does not\n", name);
     }
@@ -1334,6 +1357,13 @@ static int check_tokens(const char *option, const char *dir)
     return failed;
 }
 
+/* Says that an interrupt ended the preparation of a training. */
+static int fail_interrupted(void)
+{
+    run.cancelled = 1;
+    return session_fail(130, "interrupted before the first step; nothing was saved");
+}
+
 /* Returns whether the data choose the numbers of int4 for a model that is stored as `store`: not those
  * of a GGUF file's Q4_0, which stay as they are. */
 static int is_calibrated(int64_t store, const char *path)
@@ -1375,7 +1405,7 @@ static int choose_int4(model_any *m, gckpt_store *store, const char *path, const
     const int64_t n = first_tokens(tokens, MOST), T = run.first.T < n ? run.first.T : n;
     int failed = T > 0 ? calibrate_measure(&c, m, store, tokens, n / T, T) : 0;
     if (session.interrupted)
-        failed = session_fail(130, "interrupted before the first step; nothing was saved");
+        failed = fail_interrupted();
     else if (failed || calibrate_store(&c, store, m) != 0 ||
              model_quantise_except(m, store, GCKPT_STORAGE_I4, floats) != 0)
         failed = session_fail(1, "--store int4: %s", m->error);
@@ -2087,7 +2117,7 @@ static int fill_references(tuning *t, const split *p, int evaluated, uint64_t *p
         gckpt_report report;
         const gckpt_result result = forward_row(t, p, row, &m, &report);
         if (result == GCKPT_CANCELLED || session.interrupted)
-            return session_fail(130, "interrupted before the first step; nothing was saved");
+            return fail_interrupted();
         if (result != GCKPT_OK)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
         memcpy(to + 2 * row, gckpt_fetch(m->exec, gckpt_id(m->logits.tensor), 0),
@@ -2290,10 +2320,15 @@ static int has_model_changed(const tuning *t, int argc, char **argv)
         return 0;
     if (options_given(&options, argc, argv, "model") != NULL)
         return 1;
-    session_fail(1,
-                 "--resume %s: %s no longer has the weights that the run began with; to continue "
-                 "with the present ones, give --model %s",
-                 lm.resume, o.model, o.model);
+    session_fail(
+        1,
+        "--resume %s: %s no longer has the weights that the run began with%s; to continue "
+        "with the present ones, give --model %s",
+        lm.resume, o.model,
+        is_calibrated(o.store, o.model)
+            ? ", or other rows choose its int4 numbers, by --data, --validation or --eval-every"
+            : "",
+        o.model);
     return -1;
 }
 
@@ -3022,7 +3057,7 @@ int main(int argc, char **argv)
         status = check_steps(argc, argv);
     if (status == 0 && o.will_it_fit != NULL) {
         session.out = stdout;
-        return print_bytes(argc, argv);
+        return session_end(print_bytes(argc, argv));
     }
     if (status == 0)
         status = check_options();
@@ -3072,5 +3107,5 @@ int main(int argc, char **argv)
     free(run.references[1]);
     free(run.reference);
     free(run.label);
-    return session_end(status);
+    return session_end(run.cancelled ? 130 : status);
 }

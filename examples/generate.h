@@ -205,8 +205,8 @@ static inline const float *generator_append(generator *p, const int32_t *tokens,
     gckpt_exec *decode = p->decode.exec;
     const int64_t most = p->capacity - p->prefix.length - generator_length(p);
     if (n < 1 || n > most) {
-        model_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld", (long long)n,
-                   (long long)most);
+        model_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld; shorten it",
+                   (long long)n, (long long)most);
         return NULL;
     }
     for (int64_t at = 0, count; at < n - 1; at += count) {

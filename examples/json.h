@@ -388,6 +388,16 @@ static inline int json_grow(json *d)
     return 0;
 }
 
+/* Returns whether `path` is the name of a file, even of one that cannot be opened. */
+static inline int json_file_exists(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    const int exists = f != NULL || (errno != ENOENT && errno != ENOTDIR);
+    if (f != NULL)
+        fclose(f);
+    return exists;
+}
+
 /* Reads a whole file into d->owned and returns it, or NULL with d->error. A 0 follows the *size
  * bytes. json_free frees the text, unless the caller keeps it and sets d->owned to NULL. */
 static inline char *json_read_text(json *d, const char *path, size_t *size)

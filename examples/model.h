@@ -820,8 +820,7 @@ static inline const model_family *model_family_of(json *d, model_task task)
 
 static inline int model_has_file(model_any *m, char *path, const char *dir, const char *file)
 {
-    FILE *f = model_path(m, path, dir, file) == 0 ? fopen(path, "rb") : NULL;
-    return f != NULL && fclose(f) == 0;
+    return model_path(m, path, dir, file) == 0 && json_file_exists(path);
 }
 
 /* Adds the end-of-text tokens in DIR/generation_config.json, if that file exists, to those of the

@@ -74,9 +74,11 @@ static inline int model_copy_file(model_any *m, const char *from, const char *to
     char path[MODEL_PATH], part[4096];
     json_buffer all;
     memset(&all, 0, sizeof all);
-    FILE *f = model_has_file(m, path, from, name) ? fopen(path, "rb") : NULL;
-    if (f == NULL)
+    if (!model_has_file(m, path, from, name))
         return 0;
+    FILE *f = fopen(path, "rb");
+    if (f == NULL)
+        return model_fail(m, "%s: %s", path, strerror(errno));
     for (size_t n; (n = fread(part, 1, sizeof part, f)) > 0;)
         json_add(&all, part, n);
     int failed = ferror(f) || all.failed ? model_fail(m, "%s: cannot be read", path) : 0;

@@ -1511,10 +1511,7 @@ static inline int bpe_open(bpe *b, const char *directory)
     int exists[7];
     for (int i = 0; i < 7; i++) {
         int n = snprintf(path[i], sizeof path[i], "%s/%s", directory, files[i]);
-        FILE *f = n > 0 && (size_t)n < sizeof path[i] ? fopen(path[i], "rb") : NULL;
-        exists[i] = f != NULL;
-        if (f != NULL)
-            fclose(f);
+        exists[i] = n > 0 && (size_t)n < sizeof path[i] && json_file_exists(path[i]);
     }
     if (exists[0])
         return bpe_read_json(b, path[0]);

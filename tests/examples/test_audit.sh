@@ -88,6 +88,9 @@ check "a device" fails_with 1 'a ledger is a file, not a pipe or a device' build
 check "a pipe" fails_with 1 'a ledger is a file, not a pipe or a device' build/audit "$work/pipe"
 check "a pipe to write" fails_with 1 'a ledger is a file, not a pipe or a device' $gpt --steps 1 --ledger "$work/pipe"
 check "no ledger" fails_with 1 'No such file' build/audit "$work/none"
+if [ -w /dev/full ]; then
+    check "a report on a full disk" fails_with 1 "standard output" sh -c "build/audit $a > /dev/full"
+fi
 check "no name" fails_with 2 'give the ledger first' build/audit
 check "a wrong range" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step 9-3
 check "step 0" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step 0

@@ -98,12 +98,14 @@ static void check_in_out(const calibration *c, const float *x, calibrate_scratch
     model_any m;
     memset(&m, 0, sizeof m);
     m.config.family = &gpt2_family;
+    m.config.name_prefix = "teacher.";
     for (int i = 0; i < WIDTH * OUTPUTS; i++)
         w[i] = 0.05f * random_number();
     for (int k = 0; k < 3; k++) { /* as I8; I4 one by one; I4 by the inputs */
         gckpt_parameter p;
         gckpt_store *t = gckpt_store_new(NULL);
-        CHECK(gckpt_store_external(t, "a.weight", gckpt_shape2(WIDTH, OUTPUTS), w, 0) == GCKPT_OK &&
+        CHECK(gckpt_store_external(t, "teacher.a.weight", gckpt_shape2(WIDTH, OUTPUTS), w, 0) ==
+                  GCKPT_OK &&
               gckpt_store_quantise(t, "*", storages[k]) == GCKPT_OK);
         CHECK_MSG(k < 2 || calibrate_store(c, t, &m) == 0, "%s", m.error);
         CHECK(gckpt_store_peek(t, 0, &p) == GCKPT_OK &&

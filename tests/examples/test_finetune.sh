@@ -65,6 +65,17 @@ check "--store int4 without data says what that costs" says "by 0.3 nats per tok
     --prompt Tea --sample 1
 check "--store int4 says that a GGUF is not Q4_0" sh -c "build/finetune --model tests/golden/gguf/llama-q8_0.gguf --data $work/text \
     --store int4 --plan 2> $work/stderr | grep -q '^note   --store int4 rounds this GGUF again'"
+check "--store int4 says nothing of a GGUF that is Q4_0, whose numbers stay" sh -c "! build/finetune \
+    --model tests/golden/gguf/gpt2-q4_0.gguf --data $work/text --store int4 --plan 2>&1 | grep '^note   --store int4'"
+check "--store int4 of an evaluation: the --validation data choose its numbers" says "by 0.03 nats per token, with" $model \
+    --validation "$work/general" --eval --context 24 --eval-iters 1 --store int4
+for file in model.safetensors vocab.json chat_template.jinja; do
+    cp -r "$work/talks" "$work/loop"
+    ln -sf "$file" "$work/loop/$file"
+    check "a file that cannot be opened is not taken for missing: $file" fails_with 1 "$file.*Too many levels of" \
+        build/finetune --model "$work/loop" --data "$work/tea.jsonl" --eval-every 0 --steps 1
+    rm -r "$work/loop"
+done
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
 echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
@@ -259,6 +270,18 @@ sleep 0.3
 kill -TERM $pid
 wait $pid
 check "an interrupt cancels the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
+build/finetune --new llama:2x256x4x4x256 --model "$work/chosen" > "$work/stdout"
+build/finetune --model "$work/chosen" --data "$work/text" --store int4 --eval-every 0 --steps 1000000000 --context 16 --threads 1 \
+    --json "$work/chosen.json" > "$work/stdout" 2> "$work/stderr.int4" &
+pid=$!
+tenths=0
+until [ -e "$work/chosen.json" ] || [ $tenths -eq 600 ]; do
+    sleep 0.1
+    tenths=$((tenths + 1))
+done
+kill -INT $pid
+wait $pid
+check "an interrupt while the data choose int4's numbers" test $? -eq 130
 check "an interrupt prints \"stopping\"" grep -q '^stopping' "$work/stderr"
 check "an interrupted run can be resumed" build/finetune --resume "$work/stopped" --steps 1
 build/finetune $text --eval-every 0 --steps 9 --save "$work/often" --save-every 4 > "$work/often.json" 2> "$work/stderr"
@@ -885,6 +908,8 @@ build/finetune $learns --method lora --store int4 --steps 10 --save "$work/lint4
 build/finetune --resume "$work/lint4" --steps 20 --json - > "$work/resumed.json" 2> "$work/stderr"
 check "llama, --store int4: the same numbers after --resume" test "$(field "$work/plan.json" end weights_hash)" = \
     "$(field "$work/resumed.json" end weights_hash)"
+check "--resume with other data: they would choose other numbers of int4" fails_with 1 \
+    "or other rows choose its int4 numbers, by --data" build/finetune --resume "$work/lint4" --steps 30 --data "$work/play"
 build/finetune $learns --method lora --store int4 --steps 20 --budget 1 > "$work/stdout" 2> "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\),.*/\1/p' "$work/stderr")
 build/finetune $learns --method lora --store int4 --steps 20 --budget "${least:-1}" > "$work/small.json" 2> "$work/stderr"
@@ -942,7 +967,14 @@ check "--ensure-weight-tying: under both names" sh -c "grep -aq lm_head.weight $
     --generate --threads 1 --sample 3"
 check "--ensure-weight-tying of what is not tied" sh -c "build/finetune $text --modules-to-save ln_f --ensure-weight-tying --plan 2>&1 |
     grep -q '^note   --ensure-weight-tying has no effect: --modules-to-save names neither lm_head nor wte'"
-check "--dora of another method" fails_with 2 "need --method lora, not bias" build/finetune $text --method bias --dora
+check "--dora of another method" fails_with 2 "dora needs --method lora, not bias" build/finetune $text --method bias --dora
+check "--targets of another method" fails_with 2 "targets needs --method lora, not houlsby" build/finetune $text \
+    --method houlsby --targets c_attn
+check "--size of head" fails_with 2 "size needs --method lora, houlsby, .*, not head" build/finetune $text --method head --size 4
+check "--hidden of prompt" fails_with 2 "hidden needs --method prefix" build/finetune $text --method prompt --hidden 4
+check "--layers of houlsby" fails_with 2 "layers needs --method last, new-blocks or llama" build/finetune $text \
+    --method houlsby --layers 1
+check "--method all takes options of each" build/finetune $text --method all --save "$work/x" --plan --alpha 4 --hidden 4 --layers 1
 check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
 check "--layers of lora" fails_with 2 "give --layers-to-transform, such as 4-7" build/finetune $text --layers 2
 check "--layers-to-transform of nonsense" fails_with 1 "the model has layers 0 to 1" build/finetune $text --layers-to-transform 0,2
@@ -1034,6 +1066,8 @@ check "the model is unharmed" cmp "$work/tiny/model.safetensors" "$work/model.co
 check "no temporary file is left next to saved files" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"
 if [ -w /dev/full ]; then
     check "standard output full" fails_with 1 "standard output" sh -c "build/finetune $text --steps 1 > /dev/full"
+    check "--will-it-fit on a full disk" fails_with 1 "standard output" sh -c \
+        "build/finetune --will-it-fit $work/tiny > /dev/full"
 fi
 
 report finetune
