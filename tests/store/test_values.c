@@ -748,6 +748,40 @@ static void test_check_finite(void)
     CHECK_MSG(result == GCKPT_E_DATA && strstr(text, "the gradient of \"") && check.worst > 1, "%s", text);
 }
 
+/* Tests gradcheck for the kinks of a net of relus and one row, between the points of the differences: they may hide a
+ * right gradient, but are no wrong one. */
+static void test_check_kinks(void)
+{
+    enum { NETS = 24, INPUTS = 16, UNITS = 24 };
+    const gckpt_init init = { 0, 0.21f, 0 };
+    for (int seed = 1; seed <= NETS; seed++) {
+        const gckpt_store_desc desc = { .seed = (uint64_t)seed };
+        const int32_t class = seed % 5;
+        float x[INPUTS];
+        char name[8];
+        gradcheck_result check;
+        gckpt_store *s = gckpt_store_new(&desc);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, INPUTS)), *h = in;
+        gckpt_tensor *want = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(1));
+        for (int i = 0; i < INPUTS; i++)
+            x[i] = (float)((i * 37 + seed * 101) % 211) / 100 - 1;
+        for (int i = 0; i < 6; i++) {
+            snprintf(name, sizeof name, "w%d", i);
+            gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(i ? UNITS : INPUTS, UNITS), init);
+            name[0] = 'b';
+            h = gckpt_relu(gckpt_linear(h, w, gckpt_param(g, name, gckpt_shape1(UNITS), init)));
+        }
+        h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(UNITS, 5), init));
+        gckpt_term term = { gckpt_cross_entropy(h, want, NULL, 0), 1, 0 };
+        const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(want), &class } };
+        const gckpt_result result = gradcheck(s, &term, 1, NULL, feeds, 2, 1, &check);
+        CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %d: %s", seed, check.text);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
 /* ---- names ---- */
 enum { NAMES = 1000 };
 static const char *name_at(int i)
@@ -987,6 +1021,7 @@ int main(int argc, char **argv)
     test_check_certain(argc > 1);
     test_check_refused();
     test_check_finite();
+    test_check_kinks();
     test_names();
     test_printed();
     test_initial();
