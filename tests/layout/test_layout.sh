@@ -159,7 +159,7 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
     grep -oE '\b(gckpti?_[a-z0-9_]+|GCKPTI?_[A-Z0-9_]+)' "$1" | grep -vE 'softsign|_$' | sort -u > "$work/named"
     comm -23 "$work/named" "$work/words" | sed 's/^/no name /' >> "$work/unknown"
     grep -oE '([a-z_]+/)*[a-z_]+\.(c|h|sh|cu|txt|py)\b' "$1" | sort -u | while read -r file; do
-        [ -f "$file" ] || [ -f "src/$file" ] || find src tests -name "$file" | grep -q . || echo "no file $file"
+        [ -f "$file" ] || [ -f "src/$file" ] || find src tests examples -name "$file" | grep -q . || echo "no file $file"
     done >> "$work/unknown"
     tr '\n' ' ' < "$1" | grep -oE '`gckpti?_[a-z0-9_]+`, ?[a-z]+/[a-z_]+\.c|`gckpti?_[a-z0-9_]+` \([a-z]+/[a-z_]+\.c' | tr -d '`,(' |
         while read -r name file; do
