@@ -36,9 +36,11 @@ typedef struct {
     calibration_layer *layers;
     size_t count, capacity;
     int failed; /* nonzero if memory was missing */
-    int threads;          /* threads of calibrate_measure; 0 selects all; set before it is called */
-    gckpt_exec_desc exec; /* other options of its run, set before */
-    size_t bytes;         /* bytes of the sums, the model and the run, known afterwards */
+    /* of calibrate_measure: the run's threads (0: all) and options, set before; bytes of the sums, the
+     * model and its run, known after */
+    int threads;
+    gckpt_exec_desc exec;
+    size_t bytes;
 } calibration;
 
 enum { CALIBRATE_MOST = 512 }; /* most columns of a block */

@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
 }
 
 /* Sets rows of o to 0 whose keys no query may see; MIXED: those of keys before all windows to the
- * gradients x that they add to, if not NULL. Subnormal ones stay, but -0 becomes +0. */
+ * gradients x that they add to, if not NULL: also subnormal ones stay, but -0 becomes +0. */
 template <int R, int N, bool MIXED>
 __device__ void clear_masked(float (&o)[R][N], const float *x, const Attention &a, int first,
                              Keys visible, int e0)
