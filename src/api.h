@@ -230,7 +230,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
  * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
  * `momentum` (0 to 1) of the way to the mean of these values, weighted by rows (its gradient, when
  * fetched). Only such ops and gckpt_detach can read it. It has no optimiser state and no part in
- * norm, clipping, decay and gckpt_check_gradients. */
+ * norm, clipping, decay and gradient checks (examples/gradcheck.h). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 #endif

@@ -2,7 +2,7 @@
 # the variables of boards.sh themselves, and compile without parts of the header that do not affect plans, which is faster.
 . examples/packaging/pack.sh
 CC=${CC:-cc}
-LINKED=${LINKED:-$CC -O0 -I. -DGCKPT_NO_FAST -DGCKPT_NO_RANKS -DGCKPT_NO_FILES -DGCKPT_NO_CHECK -DGCKPT_NO_IMAGES}
+LINKED=${LINKED:-$CC -O0 -I. -DGCKPT_NO_FAST -DGCKPT_NO_RANKS -DGCKPT_NO_FILES -DGCKPT_NO_IMAGES}
 version=${version:-$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' gradckpt.h)}
 of=examples/packaging
 [ -n "$host" ] || { host=$(mktemp -d) && trap 'rm -rf "$host"' EXIT; } || exit 1

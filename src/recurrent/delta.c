@@ -209,7 +209,7 @@ GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
                  GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
 
-#define gckpti_delta_state_forward gckpti_delta_rule_forward /* their inputs differ */
+GCKPTI_FN void gckpti_delta_state_forward(const gckpt_call *c) { gckpti_delta_rule_forward(c); }
 GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_flops, NULL, NULL,
                 NULL, GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT, 0);
 #endif

@@ -180,16 +180,16 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    const int trained = p->params[ins->id].trained;
+    const gckpti_plan_param *param = &p->params[ins->id];
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
-    if (p->params[ins->id].slots) { /* state not used so far begins at 1 */
+    if (param->slots) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained)
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained)
         return gckpti_custom_update(e, ins, q, step);
     gckpti_pass_over(e, ins, GCKPTI_APPLIES | (gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES), step);
     gckpti_mark_changed(q, GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);

@@ -69,6 +69,10 @@ build/classify --model "$work/bert_embed" --task tokens --data "$work/words.json
 check "words: $(grep eval "$work/stdout")" grep -q "accuracy 1.0000, F1 1.0000 (entities)" "$work/stdout"
 build/classify --model "$work/b" --task tokens --predict "$work/lines" > "$work/stdout" 2>&1
 check "words: a tag for each" test "$(head -n 1 "$work/stdout" | tr -dc ,)" = ,,,
+printf 'the \342\200\213 \001 \342\200\213 \001 lovely \001 tea \001\n' > "$work/gaps" # zero-width spaces and control characters
+build/classify --model "$work/b" --task tokens --predict "$work/gaps" > "$work/stdout" 2>&1
+check "words without tokens: $(cat "$work/stdout")" test "$(sed 's/"[OBIX-]*"/t/g' "$work/stdout")" = \
+    '{"tags": [t, null, null, null, null, t, null, t]}'
 build/classify --model "$work/bert_embed" --task embed --data "$work/pairs.jsonl" --validation "$work/pairs.jsonl" $run \
     --lr 1e-2 --save "$work/vectors" > "$work/stdout" 2>&1
 check "pairs: $(grep eval "$work/stdout")" grep -q "^eval .*32 pairs" "$work/stdout"
@@ -102,11 +106,15 @@ build/classify --model "$work/bert" --new-head --task score $run --data "$work/n
 check "numbers: $(grep eval "$work/stdout")" grep -q "^eval .*correlation 0.9[5-9]" "$work/stdout"
 build/classify --model "$work/b" --task score --data "$work/numbers.jsonl" --eval > "$work/predicted" 2>&1
 check "numbers: --eval of what was saved" test "$(grep ^eval "$work/predicted")" = "$(grep ^eval "$work/stdout")"
+build/classify --model "$work/bert" --new-head $texts --method lora --lr 2e-2 --epochs 40 --save "$work/two" > "$work/stdout" 2>&1
+build/classify --model "$work/bert" --adapter "$work/two" --seed 9 --data "$work/texts.jsonl" --eval > "$work/predicted" 2>&1
+check "an adapter's new head of two classes replaces that of three: $(cat "$work/predicted")" \
+    sh -c "grep -q 'accuracy 1.0000' $work/predicted && test \"\$(grep ^eval $work/stdout)\" = \"\$(cat $work/predicted)\""
 for store in bf16 int8 int4; do
-    build/classify --model "$work/bert_embed" $texts --method lora --lr 2e-2 --epochs 40 --store $store --save "$work/b" \
+    build/classify --model "$work/bert_embed" $texts --method lora --lr 2e-2 --epochs 40 --store $store --save "$work/stored" \
         > "$work/stdout" 2>&1
     check "--store $store: $(grep eval "$work/stdout")" right "$work/stdout"
-    build/classify --model "$work/bert_embed" --adapter "$work/b" --store $store --data "$work/texts.jsonl" --eval > "$work/predicted" 2>&1
+    build/classify --model "$work/bert_embed" --adapter "$work/stored" --store $store --data "$work/texts.jsonl" --eval > "$work/predicted" 2>&1
     check "--store $store: the adapter" test "$(grep ^eval "$work/predicted")" = "$(grep ^eval "$work/stdout")"
 done
 for method in head last; do
@@ -119,7 +127,7 @@ cp -R "$work/bert_number" "$work/lines_of" # its tokenizer takes a line as one w
 sed 's/"normalizer": {[^}]*}, "pre_tokenizer": {[^}]*}/"normalizer": null, "pre_tokenizer": null/' "$work/tokenizer.json" \
     > "$work/lines_of/tokenizer.json"
 printf 'song\ntea\n' > "$work/song"
-printf 'song\r\ntea\r\n' > "$work/windows"
+printf '\357\273\277song\r\ntea\r\n' > "$work/windows"
 build/classify --model "$work/lines_of" --task score --predict "$work/song" > "$work/stdout" 2>&1
 build/classify --model "$work/lines_of" --task score --predict "$work/windows" > "$work/predicted" 2>&1
 check "lines of Windows" sh -c "grep -q score $work/stdout && cmp $work/stdout $work/predicted"
@@ -210,10 +218,19 @@ rows='{"text": "tea", "label": "a"}\n{"text": "dog", "label": "b"}\n'
 refused "--log over the data" 2 "it is also --data" "$rows" --log "$work/wrong"
 refused "--checkpoint over the data" 2 "it is also --data" "$rows" --checkpoint "$work/wrong"
 refused "--save over the model" 2 "it is also --model" "$rows" --save "$work/bert_embed"
+refused "--save next to an adapter" 2 "contains an adapter; give another folder" "$rows" --save "$work/lora"
+refused "a number that no float has" 1 "wrong:1: label: expected a number from" '{"text": "tea", "label": 1e300}\n' --task score
+refused "--micro-batch of embeddings" 2 "compares all rows of a batch" "$rows" --task embed --micro-batch 4
 refused "--save to a file" 2 "is a file; give a folder" "$rows" --save "$work/wrong"
 printf 'the tea\n\377\n' > "$work/song"
 check "lines that are not UTF-8" fails_with 1 "song:2: the line is not in UTF-8" build/classify --model "$work/bert_embed" \
     --task embed --predict "$work/song"
+printf 'the tea\n\0\n' > "$work/song"
+check "lines with zero bytes" fails_with 1 "song:2: the line is not in UTF-8, or has a zero byte" build/classify \
+    --model "$work/bert_embed" --task embed --predict "$work/song"
+check "--predict is a folder" fails_with 1 "cannot read it: Is a directory" build/classify --model "$work/bert" --predict "$work/bert"
+[ ! -e /dev/full ] || check "no space for the predictions" sh -c \
+    "build/classify --model $work/bert --predict $work/lines 2>&1 > /dev/full | grep -q 'cannot print'"
 check "prediction: too few bytes" fails_with 1 "budget 1 bytes is too small" build/classify --model "$work/bert" --budget 1 \
     --predict "$work/lines"
 check "--model is a file" fails_with 2 "is a file; give the folder" build/classify --model "$work/song" --predict "$work/lines"

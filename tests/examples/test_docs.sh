@@ -356,4 +356,7 @@ check "links of pages lead to files and headings that exist" sh -c "! grep -v ' 
 for mark in $(grep -ohE '`>>[a-z/_-]+`' README.md docs/*.md docs/course/*.md | tr -d '`' | sort -u); do
     check "pages name $mark" grep -qE "^( \*|/\*) $mark(:| \*/| --)" gradckpt.h
 done
+for part in $(grep -ohE 'PARTS="[^"]*"' README.md docs/*.md src/header.awk Makefile | tr -d '"' | sed 's/PARTS=//' | tr ' ' '\n' | sort -u); do
+    check "part $part of a page" grep -qE "^part ${part#-} " src/EDITIONS
+done
 report docs

@@ -159,7 +159,7 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
     grep -oE '\b(gckpti?_[a-z0-9_]+|GCKPTI?_[A-Z0-9_]+)' "$1" | grep -vE 'softsign|_$' | sort -u > "$work/named"
     comm -23 "$work/named" "$work/words" | sed 's/^/no name /' >> "$work/unknown"
     grep -oE '([a-z_]+/)*[a-z_]+\.(c|h|sh|cu|txt|py)\b' "$1" | sort -u | while read -r file; do
-        [ -f "$file" ] || [ -f "src/$file" ] || find src tests -name "$file" | grep -q . || echo "no file $file"
+        [ -f "$file" ] || [ -f "src/$file" ] || find src tests examples -name "$file" | grep -q . || echo "no file $file"
     done >> "$work/unknown"
     tr '\n' ' ' < "$1" | grep -oE '`gckpti?_[a-z0-9_]+`, ?[a-z]+/[a-z_]+\.c|`gckpti?_[a-z0-9_]+` \([a-z]+/[a-z_]+\.c' | tr -d '`,(' |
         while read -r name file; do
@@ -168,6 +168,16 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
     cat "$work/unknown"
     [ ! -s "$work/unknown" ]
 }
+# absent DIR: fails, and prints them, if comments of DIR or pages have names of functions that no code of DIR has
+absent()
+{
+    find "$1" -type f -exec cat '{}' + > "$work/source"
+    grep -vE '^ *(/\*|\*( |$))' "$work/source" | tr -cs 'A-Za-z0-9_' '[\n*]' | sort -u > "$work/code"
+    find README.md docs -name '*.md' ! -name CHANGELOG.md -exec cat "$work/source" '{}' + |
+        grep -oE '\bgckpt_[a-z0-9_]+' | sort -u | comm -23 - "$work/code" | grep . && return 1
+    return 0
+}
+left_over() { rm -rf "$work/src" && cp -r src "$work/src" && echo ' * and gckpt_gone. */' >> "$work/src/api.h" && absent "$work/src"; }
 stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
 redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
 gone() { change search/stages.c "s/int u = p->prologue; u < p->nodes; u++/int v = 0; v < p->nodes; v++/" && rm tiles/group.c; }
@@ -180,6 +190,9 @@ check "the page has the drawing of MANIFEST and DEPS: make architecture" drawn s
 rm -rf "$work/src" && cp -r src "$work/src" && (cd "$work/src" && less)
 check "another DEPS is another drawing" redrawn
 check "layers, names and files of the page exist" known $page
+check "public names in comments and on pages exist" absent src
+left_over > "$work/gone"
+check "a function that is gone" grep -qx gckpt_gone "$work/gone"
 check "a layer without a row" stale 'no row for search' '/^| \[search\]/d'
 check "a name that does not exist" stale 'no name gckpti_finished_step' 's/gckpti_finish_step/gckpti_finished_step/'
 check "a name in another file" stale 'no gckpti_assign_offsets in plan/lowered.c' 's,plan/place.c,plan/lowered.c,'

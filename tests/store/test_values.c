@@ -712,6 +712,76 @@ static void test_check_refused(void)
     gckpt_store_free(s);
 }
 
+/* Tests gradcheck where log(w) is not finite: at w itself, or near w only, which hides a right gradient; and a
+ * gradient that is NaN. */
+static void test_check_finite(void)
+{
+    static const struct {
+        float smallest;
+        gckpt_result result;
+        const char *text;
+    } cases[] = { { 1e-4f, GCKPT_OK, "ok" },
+                  { 1e-5f, GCKPT_UNRESOLVED, "not finite at all values near those of \"w\", which hides 2 of 2" },
+                  { -1, GCKPT_E_DATA, "the loss is not finite; GCKPT_DEBUG_FINITE" } };
+    static const float x[2] = { 1, 1 };
+    const gckpt_init init = { 0, 0, 3 };
+    gradcheck_result check;
+    char text[300];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gckpt_store *s = store_in(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(8), init);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(in, gckpt_log(w))), 1, 0 };
+        const gckpt_feed feed = { gckpt_id(in), x };
+        gckpt_parameter p;
+        gckpt_store_get(s, gckpt_store_find(s, "w"), &p);
+        p.values[0] = cases[i].smallest;
+        const uint64_t hash = gckpt_store_hash(s);
+        const gckpt_result result = gradcheck(s, &term, 1, NULL, &feed, 1, 2, &check);
+        CHECK_MSG(result == cases[i].result && strstr(check.text, cases[i].text), "%d: %s", (int)result, check.text);
+        CHECK(gckpt_store_hash(s) == hash && (result == GCKPT_E_DATA) == (check.worst > 0.01));
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+    const gckpt_result result = check_net(0, NAN, 0, &check, text);
+    CHECK_MSG(result == GCKPT_E_DATA && strstr(text, "the gradient of \"") && check.worst > 1, "%s", text);
+}
+
+/* Tests gradcheck for the kinks of a net of relus and one row, between the points of the differences: they may hide a
+ * right gradient, but are no wrong one. */
+static void test_check_kinks(void)
+{
+    enum { NETS = 24, INPUTS = 16, UNITS = 24 };
+    const gckpt_init init = { 0, 0.21f, 0 };
+    for (int seed = 1; seed <= NETS; seed++) {
+        const gckpt_store_desc desc = { .seed = (uint64_t)seed };
+        const int32_t class = seed % 5;
+        float x[INPUTS];
+        char name[8];
+        gradcheck_result check;
+        gckpt_store *s = gckpt_store_new(&desc);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, INPUTS)), *h = in;
+        gckpt_tensor *want = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(1));
+        for (int i = 0; i < INPUTS; i++)
+            x[i] = (float)((i * 37 + seed * 101) % 211) / 100 - 1;
+        for (int i = 0; i < 6; i++) {
+            snprintf(name, sizeof name, "w%d", i);
+            gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(i ? UNITS : INPUTS, UNITS), init);
+            name[0] = 'b';
+            h = gckpt_relu(gckpt_linear(h, w, gckpt_param(g, name, gckpt_shape1(UNITS), init)));
+        }
+        h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(UNITS, 5), init));
+        gckpt_term term = { gckpt_cross_entropy(h, want, NULL, 0), 1, 0 };
+        const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(want), &class } };
+        const gckpt_result result = gradcheck(s, &term, 1, NULL, feeds, 2, 1, &check);
+        CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %d: %s", seed, check.text);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
 /* ---- names ---- */
 enum { NAMES = 1000 };
 static const char *name_at(int i)
@@ -950,6 +1020,8 @@ int main(int argc, char **argv)
     test_check(argc > 1);
     test_check_certain(argc > 1);
     test_check_refused();
+    test_check_finite();
+    test_check_kinks();
     test_names();
     test_printed();
     test_initial();
