@@ -528,7 +528,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
  * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
  * `momentum` (0 to 1) of the way to the mean of these values, weighted by rows (its gradient, when
  * fetched). Only such ops and gckpt_detach can read it. It has no optimiser state and no part in
- * norm, clipping, decay and gckpt_check_gradients. */
+ * norm, clipping, decay and gradient checks (examples/gradcheck.h). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 #endif
@@ -12242,7 +12242,7 @@ GCKPTI_DESC_WITH(delta_rule, gckpti_delta_rule_shape, gckpti_delta_rule_flops,
                  GCKPTI_READS, GCKPTI_READS, GCKPTI_READS);
 #undef GCKPTI_READS
 
-#define gckpti_delta_state_forward gckpti_delta_rule_forward /* their inputs differ */
+GCKPTI_FN void gckpti_delta_state_forward(const gckpt_call *c) { gckpti_delta_rule_forward(c); }
 GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_flops, NULL, NULL,
                 NULL, GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT, 0);
 #endif
@@ -27291,16 +27291,16 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    const int trained = p->params[ins->id].trained;
+    const gckpti_plan_param *param = &p->params[ins->id];
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
-    if (p->params[ins->id].slots) { /* state not used so far begins at 1 */
+    if (param->slots) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained)
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained)
         return gckpti_custom_update(e, ins, q, step);
     gckpti_pass_over(e, ins, GCKPTI_APPLIES | (gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES), step);
     gckpti_mark_changed(q, GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
@@ -30974,7 +30974,6 @@ GCKPTI_COLD_END /* begun in run/modules.h */
 #undef gckpti_open
 #undef gckpti_close
 #undef gckpti_store
-#undef gckpti_delta_state_forward
 #undef gckpti_wider_kernels
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
