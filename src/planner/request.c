@@ -47,6 +47,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
         gckpti_planner *promising =
             mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, arena) : first;
         for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
+            gckpti_planner *worse = p;
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
@@ -66,8 +67,12 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
                 base_cost = p->base_cost;
             if (fits && bytes <= arena &&
                 (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena)))
+                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena))) {
+                worse = best;
                 best = p;
+            }
+            if (worse && mode == GCKPT_OPTIMAL)
+                gckpti_planner_release(worse);
             needed = bytes < needed ? bytes : needed;
         }
         if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
