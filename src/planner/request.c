@@ -47,7 +47,6 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
         gckpti_planner *promising =
             mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, arena) : first;
         for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
-            gckpti_planner *worse = p;
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
@@ -65,12 +64,12 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
                 return NULL;
             else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            if (fits && bytes <= arena &&
+            const int better =
+                fits && bytes <= arena &&
                 (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena))) {
-                worse = best;
-                best = p;
-            }
+                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena));
+            gckpti_planner *worse = better ? best : p;
+            best = better ? p : best;
             if (worse && mode == GCKPT_OPTIMAL)
                 gckpti_planner_release(worse);
             needed = bytes < needed ? bytes : needed;

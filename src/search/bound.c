@@ -85,8 +85,7 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
 }
 
 /* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Removes cuts that
- * are no longer corners of the hull (and, against rounding, those that are by 1 in 10^15 only,
- * which lowers the bound). Returns the new length. */
+ * are no corners of the hull, or by 1 in 10^15 only (rounding). Returns the new length. */
 static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)

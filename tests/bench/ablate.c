@@ -3,7 +3,7 @@
  *
  *     build/ablate > before.csv                  prints a line with the cost for each budget, and times
  *     build/ablate before.csv > after.csv        also prints the differences to stderr
- *     build/ablate --only "GPT-2 124M B4" 60     prints the line of one network and budget (-1: the least bytes)
+ *     build/ablate --only "GPT-2 124M B4" 60     prints one of these lines
  *
  * A cost is a share of a step without recomputes; it is empty if there is no plan. The last line of each graph has the
  * least bytes of a plan instead of a cost. */

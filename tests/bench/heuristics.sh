@@ -15,7 +15,7 @@ cost()
     "$1" --only "$2" "$3" | sed 's/.*,//'
 }
 
-# worth NETWORK BUDGET: prints what the heuristic that $parts/edited.o leaves out is worth
+# worth NETWORK BUDGET: prints the worth of the heuristic that $parts/edited.o lacks
 worth()
 {
     case $1 in
