@@ -161,7 +161,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4882
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2352
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2357
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              893
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
  *     >>files     safetensors                                                                 1508
@@ -7394,7 +7394,7 @@ typedef struct gckpti_sequence {
     gckpti_product_fn product; /* computes products of one row, or (CUDA) of all rows */
     gckpti_cell_fn cell[2]; /* compute a row at a step, forward or backward, in 1 + before parts */
     int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
-    int fast, backward; /* fast: nonzero: items of several rows multiply panels; 0: one row, wh */
+    int fast, backward; /* fast: items of several rows multiply panels, not wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
@@ -20877,11 +20877,11 @@ typedef struct {
     int excluded;                      /* a node whose holes stay open, or -1 */
     uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials;
-    unsigned char *action; /* by node: GCKPTI_CUT_.. */
-    int64_t effort;        /* effort for the current level, in quarters of entries */
-    int64_t started;       /* effort when the current attempt began */
-    int incomplete;        /* a closure was truncated, or the search ended early */
+    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
+    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
+    int64_t effort;               /* effort for the current level, in quarters of entries */
+    int64_t started;              /* effort when the current attempt began */
+    int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -20960,8 +20960,8 @@ enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 #define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
 /* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+ * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
 
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
@@ -22220,7 +22220,7 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
         return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
-    return kind == GCKPTI_AT_NODES ||
+    return kind >= GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -22257,9 +22257,10 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
- * Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
+ * last stage if `rest` is 0. Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
+                                  gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
@@ -22273,12 +22274,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end; v++)
+            for (int v = q->first; v < q->end && rest; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = live;
+            o->kept = rest ? live : INT64_MAX / 2;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -22332,14 +22333,14 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
 }
 
 /* Adds the option with the drop counts in s->action, unless another one is as good. */
-static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
+static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
 {
     size_t size = (size_t)(q->end - q->first);
     gckpti_stage_option o;
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
     const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
-    gckpti_measure_option(c, q, &o);
+    gckpti_measure_option(c, q, rest, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -22377,15 +22378,15 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
+ * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
     const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, &q->forward);
+    gckpti_measure_option(c, q, 1, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
@@ -22398,7 +22399,8 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
                 for (size_t u = 0; u < size; u++)
                     c->s->action[(size_t)q->first + u] =
                         mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
-                gckpti_try_option(c, q);
+                for (int rest = 1; rest >= !lean; rest--)
+                    gckpti_try_option(c, q, rest);
             }
         }
     }
@@ -22673,7 +22675,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a);
+            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -22798,6 +22800,9 @@ static void gckpti_find_initials(gckpti_search *s)
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    s->starts = s->initials;
+    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
+        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -22883,7 +22888,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
@@ -22891,7 +22896,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped && s->level[k - 1].length == 0)
         return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->initials && tried < tries; i++) {
+    for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;

@@ -36,8 +36,8 @@ typedef struct {
     calibration_layer *layers;
     size_t count, capacity;
     int failed; /* nonzero if memory was missing */
-    /* of calibrate_measure: the run's threads (0: all) and options, set before; bytes of the sums, the
-     * model and its run, known after */
+    /* The caller of calibrate_measure sets threads (0: all) and exec; it sets bytes to those of the sums,
+     * the model and its run. */
     int threads;
     gckpt_exec_desc exec;
     size_t bytes;

@@ -387,7 +387,7 @@ static inline jinja_node *jinja_unary(jinja *j, int with_filter)
     return n;
 }
 
-/* Binary operators by level, from the one that binds least; `not` is a level of its own. */
+/* Binary operators by level; the first level binds least. The empty one is `not`. */
 static const char *const jinja_levels[] = { "or",  "and", "",       "in not == != <= >= < >",
                                             "+ -", "~",   "* % //", NULL };
 enum { JINJA_L_NOT = 2, JINJA_L_COMPARE = 3 };

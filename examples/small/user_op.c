@@ -60,8 +60,7 @@ int main(void)
     in[0] = layers_dense(gckpt_tanh(layers_dense(x_in, "fc1", 16)), "fc2", 1);
     in[1] = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(ROWS, 1));
     gckpt_term term = { gckpt_apply(&pinball, in, 2, &q, sizeof q), 1, 0 };
-    gckpt_fetch_spec pick = { in[0], 0 };
-    gckpt_plan_desc desc = { .fetch.specs = &pick, .fetch.count = 1 };
+    gckpt_plan_desc desc = { .fetch = { &(gckpt_fetch_spec){ in[0], 0 }, 1 } };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(x_in), x }, { gckpt_id(in[1]), y } };

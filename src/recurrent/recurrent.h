@@ -29,7 +29,7 @@ typedef struct gckpti_sequence {
     gckpti_product_fn product; /* computes products of one row, or (CUDA) of all rows */
     gckpti_cell_fn cell[2]; /* compute a row at a step, forward or backward, in 1 + before parts */
     int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
-    int fast, backward; /* fast: nonzero: items of several rows multiply panels; 0: one row, wh */
+    int fast, backward; /* fast: items of several rows multiply panels, not wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */

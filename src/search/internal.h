@@ -26,8 +26,8 @@ enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 #define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
 /* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+ * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
 
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
@@ -107,7 +107,7 @@ GCKPTI_FN void gckpti_find_borders(gckpti_chain *c);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most);
 GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q);
 GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c);
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a);
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean);
 /* search/chain.c */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, int64_t most);
 /* search/search.c */

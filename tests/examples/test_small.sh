@@ -40,7 +40,7 @@ compiles()
         check "$file compiles by $other" "$other" $language $warnings -fsyntax-only \
             -DGRADCKPT_IMPLEMENTED -I. "$@" "$file"
     done
-    check "$file compiles" $link $language $warnings -I. "$@" "$file" -o "$work/$name"
+    check "$file compiles" $link $language $warnings -I. "$@" "$file" -o "$work/$name" -lm
 }
 
 check "digits.c has 45 lines at most" test "$(wc -l < examples/digits.c)" -le 45

@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                            key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Sets rows of o to 0 whose keys no query may see; MIXED: those of keys before all windows to the
- * gradients x that they add to, if not NULL: also subnormal ones stay, but -0 becomes +0. */
+/* Sets rows of o to 0 whose keys no query may see. If MIXED, rows of keys before all windows become x +
+ * 0 instead, where x has the gradients that they add to (if not NULL): subnormal x must stay. */
 template <int R, int N, bool MIXED>
 __device__ void clear_masked(float (&o)[R][N], const float *x, const Attention &a, int first,
                              Keys visible, int e0)
@@ -426,7 +426,8 @@ void attention_by(const gckpt_call *call, bool)
 
 void masked_attention_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_call f32 = gckpti_masked_call(call);
+    gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
+    f32.precision = GCKPT_FP32, f32.inputs = 3;
     attention_by(&f32, backward);
 }
 
