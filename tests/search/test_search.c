@@ -255,7 +255,7 @@ static void *counted(void *user, void *ptr, size_t old_size, size_t new_size)
 }
 
 /* Tests the memory of planning 12,004 ops in a budget that takes recomputes of recomputes: schedules that are too long
- * to be stored leave nothing behind. */
+ * to be stored take no memory afterwards. */
 static void test_deep(void)
 {
     gpt_size size = gpt2_124m;
