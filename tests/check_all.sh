@@ -774,6 +774,9 @@ END
             $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
             grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&
             ! $B/$1 --only nothing && ! $B/$1 --budget 1x && ! $B/$1 --seconds && $B/$1 --help ;;
+    heuristics)             # each heuristic of the search is worth 0.5 % on the network, or needed by the test, that its row names
+        one_make -s build/ablate build/test_baseline && sh tests/bench/heuristics.sh > $B/$1.md || { grep nothing $B/$1.md; return 1; }
+        diff tests/bench/heuristics.md $B/$1.md ;; # if plans changed: review the new table, and keep it
     threads-gpt)            # OpenMP or not, one thread or several: one hash
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         linked "$1-serial" examples/gpt.c && openmp "$1-openmp" examples/gpt.c || return 1
@@ -940,7 +943,7 @@ kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 wide-port-mingw wide-port-musl wide-port-wasm wide-port-tcc
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
-scripts cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-fat power-cut-wide long-wide"
+scripts heuristics cuda-shim-eager cuda-shim-lazy fuzz coverage power-cut power-cut-fat power-cut-wide long-wide"
 
 if [ "$1" = list ]; then
     echo "$all

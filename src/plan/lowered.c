@@ -9,8 +9,12 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
     buffers += p->desc->workspace_bytes ? (size_t)p->n : 0;
-    for (int x = 0; x < d->sched.length; x++) /* a workspace; value, saved and workspace */
-        buffers += d->sched.entry[x] < 0 ? 1 : 3;
+    for (int x = 0; x < d->sched.length; x++) {
+        const int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
+        buffers += i < 0 ? p->workspace_backward[id] > 0
+                         : (size_t)(d->sched.value_end[x] >= 0) + (d->sched.saved_end[x] >= 0) +
+                               (p->workspace_forward[id] > 0);
+    }
     d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));

@@ -64,10 +64,14 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
                 return NULL;
             else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            if (fits && bytes <= arena &&
+            const int better =
+                fits && bytes <= arena &&
                 (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena)))
-                best = p;
+                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena));
+            gckpti_planner *worse = better ? best : p;
+            best = better ? p : best;
+            if (worse && mode == GCKPT_OPTIMAL)
+                gckpti_planner_release(worse);
             needed = bytes < needed ? bytes : needed;
         }
         if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||

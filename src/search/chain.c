@@ -185,7 +185,7 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
 {
     const gckpti_stage *q = &c->stage[a], *equal = &c->stage[q->equal];
     gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
-    if (a > b)
+    if (a > b || c->s->p->entry_count > GCKPTI_MAX_ENTRIES)
         return;
     const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
     while (gckpti_next_choice(c, &w))
@@ -231,7 +231,8 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
                                              : nodes <= GCKPTI_LARGE_N ? 30
                                                                        : 8;
     uint64_t last = GCKPTI_INFINITE_COST; /* cost of the last initial */
-    for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
+    for (int m = (int)(least / c->step), before = 0;
+         m <= c->steps && !s->p->failed && s->p->entry_count <= GCKPTI_MAX_ENTRIES; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, 0, c->n - 1)) + (size_t)m];
         if (cost >= last || (int64_t)(m - before) * spacing < before)
             continue;
@@ -241,6 +242,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
         if (s->p->entry_count <= GCKPTI_MAX_ENTRIES)
             gckpti_add_built(s);
     }
+    s->p->entry_count = 0; /* of a schedule that is too long, which ends the loop */
 }
 
 /* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages;

@@ -3,6 +3,7 @@
  *
  *     build/ablate > before.csv                  prints a line with the cost for each budget, and times
  *     build/ablate before.csv > after.csv        also prints the differences to stderr
+ *     build/ablate --only "GPT-2 124M B4" 60     prints one of these lines
  *
  * A cost is a share of a step without recomputes; it is empty if there is no plan. The last line of each graph has the
  * least bytes of a plan instead of a cost. */
@@ -14,7 +15,7 @@
 #define PLAN_CHECK_OFF "plans are timed"
 #include "search/synthetic.h"
 
-enum { NETS = 9, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
+enum { NETS = 10, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
 
 /* budgets, as their distance from the proven minimum in 1/1000 of the distance from there to store-all's bytes */
 static const int budget_parts[BUDGET_PARTS] = { 0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850 };
@@ -33,6 +34,8 @@ typedef struct {
 
 static table now, before;
 static int repeats, graphs;
+static const char *only; /* name of the only network, or NULL */
+static int only_part;    /* its only budget */
 
 static double seconds(void)
 {
@@ -52,14 +55,13 @@ static void record(const char *name, int share, double figure)
     printf("%s,%d,%.12g\n", name, share, figure);
 }
 
-/* Plans the graph for every apart-th budget, and for the least bytes. */
-static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, int count,
-                     const gckpt_plan_desc *request, int apart)
+/* Plans the graph for every apart-th budget, and for the least bytes; with --only, for one of them. */
+static void plan_all(const char *name, const net *n, const gckpt_plan_desc *request, int apart)
 {
     gckpt_plan_desc d = *request;
     d.mode = GCKPT_STORE_ALL;
     d.budget = 0;
-    gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
+    gckpt_plan *p = gckpt_plan_new(n->graph, &n->loss, 1, &d);
     const size_t all = gckpt_plan_bytes(p), proven = gckpt_plan_describe(p).proven_bytes;
     double figure[BUDGET_PARTS + 1] = { 0 }, best = 1e9;
     gckpt_plan_free(p);
@@ -67,48 +69,75 @@ static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, 
     for (int again = 0; again < repeats; again++) {
         double start = seconds();
         for (int k = 0; k < BUDGET_PARTS; k += apart) {
+            if (only && budget_parts[k] != only_part)
+                continue;
             d.budget = proven + (size_t)((double)(all - proven) * budget_parts[k] / 1000);
-            p = gckpt_plan_new(g, terms, count, &d);
+            p = gckpt_plan_new(n->graph, &n->loss, 1, &d);
             figure[k] = p ? gckpt_plan_describe(p).overhead : -1;
             gckpt_plan_free(p);
         }
         d.budget = 1;
-        p = gckpt_plan_new(g, terms, count, &d);
-        const char *said = strstr(gckpt_error_text(g), "at least ");
+        p = only && only_part >= 0 ? NULL : gckpt_plan_new(n->graph, &n->loss, 1, &d);
+        const char *said = strstr(gckpt_error_text(n->graph), "at least ");
         figure[BUDGET_PARTS] = said ? strtod(said + 9, NULL) : -1;
         gckpt_plan_free(p);
         start = seconds() - start;
         best = start < best ? start : best;
     }
     for (int k = 0; k < BUDGET_PARTS; k += apart)
-        record(name, budget_parts[k], figure[k]);
-    record(name, -1, figure[BUDGET_PARTS]);
-    printf("%s,time,%.6f\n", name, best);
+        if (!only || budget_parts[k] == only_part)
+            record(name, budget_parts[k], figure[k]);
+    if (!only || only_part < 0)
+        record(name, -1, figure[BUDGET_PARTS]);
+    if (!only)
+        printf("%s,time,%.6f\n", name, best);
     now.seconds += best;
 }
 
+/* Sets the speed of copies to slower memory for a processor with 50 TFLOP/s, as tests/bench/offload.c does. */
+static void add_offload(gckpt_plan_desc *d, double gigabytes)
+{
+    d->offload.bytes = SIZE_MAX;
+    d->offload.cost = (uint64_t)(50e12 / (gigabytes * 1e9) * 1048576);
+}
+
+enum { AS_BUILT = 1, CHOSEN = 2, OFFLOAD = 4, OVERLAP = 8 }; /* requests */
+
 static void networks(void)
 {
+    static const char *const names[] = { "GPT-2 124M B4", "GPT-2 124M B1", "encoder-decoder", "U-Net", "MLP 64", "tiny GPT",
+                                         "SmolLM2 135M", "GPT-2 1.5B", "MLP 1000", "GPT 1000" };
+    static const int requests[] = { 15, 15, 15, 13, 1, 15, 15, 1, 1, 1 };
+    static const char *const suffix[] = { "", " chosen", " offload", " overlap" };
     gpt_size four = gpt2_124m, xl = { 48, 25, 1600, 1024, 50257, 1 }, deep = gpt2_124m;
     four.batch = 4;
     deep.layers = 1000;
-    for (int i = 0; i < (graphs < GRAPHS ? NETS - 1 : NETS); i++) {
+    for (int i = 0; i < NETS; i++) {
+        const char *name = names[i];
         net n;
-        int good = i == 0   ? net_gpt(&n, "GPT-2 124M B4", &four)
-                   : i == 1 ? net_gpt(&n, "GPT-2 124M B1", &gpt2_124m)
-                   : i == 2 ? net_encoder_decoder(&n, "encoder-decoder", 6)
-                   : i == 3 ? net_unet(&n, "U-Net")
-                   : i == 4 ? net_mlp(&n, "MLP 64", 64)
-                   : i == 5 ? net_gpt(&n, "tiny GPT", &gpt_mcu)
-                   : i == 6 ? net_gpt(&n, "GPT-2 1.5B", &xl)
-                   : i == 7 ? net_mlp(&n, "MLP 1000", 1000)
-                            : net_gpt(&n, "GPT 1000", &deep);
-        for (int chosen = 0; chosen < (i < 3 || i == 5 ? 2 : 1) && good; chosen++) {
+        if (only ? strncmp(only, name, strlen(name)) != 0 : graphs < GRAPHS && i == NETS - 1)
+            continue;
+        int good = i == 0   ? net_gpt(&n, name, &four)
+                   : i == 1 ? net_gpt(&n, name, &gpt2_124m)
+                   : i == 2 ? net_encoder_decoder(&n, name, 6)
+                   : i == 3 ? net_unet(&n, name)
+                   : i == 4 ? net_mlp(&n, name, 64)
+                   : i == 5 ? net_gpt(&n, name, &gpt_mcu)
+                   : i == 6 ? net_llama(&n, name, 1024)
+                   : i == 7 ? net_gpt(&n, name, &xl)
+                   : i == 8 ? net_mlp(&n, name, 1000)
+                            : net_gpt(&n, name, &deep);
+        for (int k = 0; k < 4 && good; k++) {
             gckpt_plan_desc d = net_desc(&n, GCKPT_OPTIMAL);
-            char name[64];
-            d.schedule.as_built = !chosen;
-            snprintf(name, sizeof name, "%s%s", n.name, chosen ? " chosen" : "");
-            plan_all(name, n.graph, &n.loss, 1, &d, i < 7 ? 1 : i < 8 ? 3 : 9);
+            char title[64];
+            snprintf(title, sizeof title, "%s%s", name, suffix[k]);
+            if (!(requests[i] >> k & 1) || (only && strcmp(only, title) != 0))
+                continue;
+            d.schedule.as_built = 1 << k == AS_BUILT;
+            d.offload.overlap = 1 << k == OVERLAP;
+            if (1 << k == OFFLOAD || 1 << k == OVERLAP)
+                add_offload(&d, 1 << k == OFFLOAD ? 450 : 55);
+            plan_all(title, &n, &d, i < 8 ? 1 : i < 9 ? 3 : 9);
         }
         net_free(&n);
     }
@@ -233,6 +262,12 @@ int main(int argc, char **argv)
     now.lines = (line *)calloc(LINES, sizeof(line));
     repeats = getenv("REPEATS") ? atoi(getenv("REPEATS")) : 1;
     graphs = getenv("GRAPHS") ? atoi(getenv("GRAPHS")) : GRAPHS;
+    if (argc == 4 && strcmp(argv[1], "--only") == 0) {
+        only = argv[2];
+        only_part = atoi(argv[3]);
+        networks();
+        return now.count != 1;
+    }
     networks();
     int nets = now.count;
     double nets_seconds = now.seconds;

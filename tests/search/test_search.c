@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "bench/graphs.h"
 #include "synthetic.h"
 
 enum { POINTS = 600, PLANS = 100 };
@@ -239,11 +240,51 @@ static long small_graphs(unsigned first, unsigned count)
     return t.budgets - t.optimal;
 }
 
+/* ---- memory ---- */
+static size_t taken, most_taken;
+
+static void *counted(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    (void)user;
+    taken += new_size - old_size;
+    most_taken = taken > most_taken ? taken : most_taken;
+    if (new_size > 0)
+        return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
+/* Tests the memory of planning 12,004 ops in a budget that takes recomputes of recomputes: schedules that are too long
+ * to be stored take no memory afterwards. */
+static void test_deep(void)
+{
+    gpt_size size = gpt2_124m;
+    net n;
+    size.layers = 1000;
+    CHECK(net_gpt(&n, "deep", &size));
+    gckpt_plan_desc d = net_desc(&n, GCKPT_STORE_ALL);
+    d.schedule.as_built = 1;
+    d.memory.resize = counted;
+    gckpt_plan *p = (gckpt_plan_new)(n.graph, &n.loss, 1, &d);
+    const size_t all = gckpt_plan_bytes(p), proven = gckpt_plan_describe(p).proven_bytes;
+    gckpt_plan_free(p);
+    most_taken = 0;
+    d.mode = GCKPT_OPTIMAL;
+    d.budget = proven + (all - proven) / 100;
+    p = (gckpt_plan_new)(n.graph, &n.loss, 1, &d);
+    CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(n.graph));
+    CHECK_MSG(most_taken < 100000000, "%zu bytes to plan a deep graph", most_taken);
+    gckpt_plan_free(p);
+    CHECK(taken == 0);
+    net_free(&n);
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
     int scale = argc > 2 ? atoi(argv[2]) : check_iterations(40);
     small_graphs(first, 15u * (unsigned)scale);
+    test_deep();
     if (argc == 1) { /* always the same graphs: few random ones vary too much */
         const long missed = small_graphs(1, 600);
         CHECK_MSG(missed <= 55, "%ld budgets are not optimal, more than 55", missed);
