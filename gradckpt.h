@@ -160,9 +160,9 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7812
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4882
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2357
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              893
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4886
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2349
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              897
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
  *     >>files     safetensors                                                                 1508
  *     >>export    plans and weights as C constants                                             615
@@ -19078,8 +19078,12 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
     buffers += p->desc->workspace_bytes ? (size_t)p->n : 0;
-    for (int x = 0; x < d->sched.length; x++) /* a workspace; value, saved and workspace */
-        buffers += d->sched.entry[x] < 0 ? 1 : 3;
+    for (int x = 0; x < d->sched.length; x++) {
+        const int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
+        buffers += i < 0 ? p->workspace_backward[id] > 0
+                         : (size_t)(d->sched.value_end[x] >= 0) + (d->sched.saved_end[x] >= 0) +
+                               (p->workspace_forward[id] > 0);
+    }
     d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
@@ -20779,7 +20783,7 @@ typedef struct {
 
 typedef struct {
     gckpti_cut *cut; /* sorted by increasing bytes and decreasing cost */
-    int n, all;      /* all: cuts between corners of the hull are there too */
+    int n;
 } gckpti_cut_list;
 
 /* The cuts of a point (`last`; empty if there are too many), and for each node's list the cut that
@@ -20803,7 +20807,6 @@ typedef struct gckpti_bound {
     gckpti_cut_point point[GCKPTI_POINTS];
     size_t capacity; /* cuts that each of `memory` has space for */
     int points;
-    int all;               /* lists get all cuts, not only those of the hull */
     int copy_cost;         /* weight of copies (gckpti_scaled_cost) */
     int shift;             /* copies count 2^-shift of that weight */
     int64_t min_bytes;     /* least arena bytes of any schedule */
@@ -21024,8 +21027,7 @@ typedef struct {
  * of cuts: (bytes, cost) pairs, the corners of a lower convex hull. As pairs are only shifted and
  * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
  * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
- * hull are a bound as well. In a small graph with slower memory, lists instead keep all pairs of
- * which none dominates another (Nemhauser and Ullmann 1969).
+ * hull are a bound as well.
  *
  * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
  * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
@@ -21088,17 +21090,15 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Unless v has all
- * cuts, removes cuts that are no longer corners of the hull (and, against rounding, those that are
- * by 1 in 10^15 only, which lowers the bound). Returns the new length. */
-static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int all)
+/* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Removes cuts that
+ * are no corners of the hull, or by 1 in 10^15 only (rounding). Returns the new length. */
+static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
-    while (!all && n > 1 &&
-           (double)(v[n - 2].cost - v[n - 1].cost) * (double)(q->bytes - v[n - 1].bytes) <=
-               (double)(v[n - 1].cost - q->cost) * (double)(v[n - 1].bytes - v[n - 2].bytes) *
-                   (1 + 1e-15))
+    while (n > 1 && (double)(v[n - 2].cost - v[n - 1].cost) * (double)(q->bytes - v[n - 1].bytes) <=
+                        (double)(v[n - 1].cost - q->cost) *
+                            (double)(v[n - 1].bytes - v[n - 2].bytes) * (1 + 1e-15))
         n--;
     v[n] = *q;
     return n + 1;
@@ -21114,11 +21114,11 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
                          first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
-            n = gckpti_append_cut(out, n, old++, b->all);
-        n = gckpti_append_cut(out, n, &q, b->all);
+            n = gckpti_append_cut(out, n, old++);
+        n = gckpti_append_cut(out, n, &q);
     }
     while (old < end)
-        n = gckpti_append_cut(out, n, old++, b->all);
+        n = gckpti_append_cut(out, n, old++);
     to->n = n;
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
@@ -21205,7 +21205,6 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.cut =
         (gckpti_cut *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->memory);
     table->last.n = b->p->failed ? 0 : (int)n;
-    table->last.all = b->all;
 }
 
 /* Returns a table of a point, computed on demand. With cheaper copies, cuts copy more: useful,
@@ -21217,10 +21216,6 @@ GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point 
         b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
     if (!table->first)
         gckpti_find_cuts(b, point, table);
-    if (table->last.n == 0 && b->all) { /* too many */
-        b->all = 0;
-        gckpti_find_cuts(b, point, table);
-    }
     return table;
 }
 
@@ -21256,7 +21251,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
         return 0; /* the hull had too many corners */
-    if (i < 0 || i == hull->n - 1 || hull->all)
+    if (i < 0 || i == hull->n - 1)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
     uint64_t cost = a->cost - z->cost, bytes = (uint64_t)(space - a->bytes), off;
@@ -21335,7 +21330,6 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
     if (p->can_copy)
         b->copy_cost = GCKPTI_FULL_COPY_COST - k;
     b->scratch = scratch;
-    b->all = p->can_copy && n <= GCKPTI_SMALL_N;
     b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_copy ? 4 : 1);
     for (k = 0; k < 3; k++)
         b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
@@ -22591,7 +22585,7 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
 {
     const gckpti_stage *q = &c->stage[a], *equal = &c->stage[q->equal];
     gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
-    if (a > b)
+    if (a > b || c->s->p->entry_count > GCKPTI_MAX_ENTRIES)
         return;
     const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
     while (gckpti_next_choice(c, &w))
@@ -22637,7 +22631,8 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
                                              : nodes <= GCKPTI_LARGE_N ? 30
                                                                        : 8;
     uint64_t last = GCKPTI_INFINITE_COST; /* cost of the last initial */
-    for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
+    for (int m = (int)(least / c->step), before = 0;
+         m <= c->steps && !s->p->failed && s->p->entry_count <= GCKPTI_MAX_ENTRIES; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, 0, c->n - 1)) + (size_t)m];
         if (cost >= last || (int64_t)(m - before) * spacing < before)
             continue;
@@ -22647,6 +22642,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
         if (s->p->entry_count <= GCKPTI_MAX_ENTRIES)
             gckpti_add_built(s);
     }
+    s->p->entry_count = 0; /* of a schedule that is too long, which ends the loop */
 }
 
 /* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages;
@@ -23691,10 +23687,14 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
                 return NULL;
             else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            if (fits && bytes <= arena &&
+            const int better =
+                fits && bytes <= arena &&
                 (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena)))
-                best = p;
+                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena));
+            gckpti_planner *worse = better ? best : p;
+            best = better ? p : best;
+            if (worse && mode == GCKPT_OPTIMAL)
+                gckpti_planner_release(worse);
             needed = bytes < needed ? bytes : needed;
         }
         if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
