@@ -985,6 +985,10 @@ static void build(unsigned seed, int64_t rows)
         T *seen = attention(net.x, net.x, net.x, 1);
         net.pool[net.pooled] = seen;
         net.pooled += seen != NULL;
+#if !defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_RECURRENT)
+        if (seed / 8 % 2)
+            net.pool[net.pooled++] = delta(net.x, net.x, net.x, 1);
+#endif
         random_state = rest;
     }
 #endif

@@ -21,7 +21,8 @@
  * of cuts: (bytes, cost) pairs, the corners of a lower convex hull. As pairs are only shifted and
  * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
  * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
- * hull are a bound as well.
+ * hull are a bound as well. In a small graph with slower memory, lists instead keep all pairs of
+ * which none dominates another (Nemhauser and Ullmann 1969).
  *
  * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
  * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
@@ -84,15 +85,17 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Removes cuts that
- * are no corners of the hull, or by 1 in 10^15 only (rounding). Returns the new length. */
-static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
+/* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Unless `all`,
+ * removes cuts that are no corners of the hull, or by 1 in 10^15 only (rounding). Returns the new
+ * length. */
+static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int all)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
-    while (n > 1 && (double)(v[n - 2].cost - v[n - 1].cost) * (double)(q->bytes - v[n - 1].bytes) <=
-                        (double)(v[n - 1].cost - q->cost) *
-                            (double)(v[n - 1].bytes - v[n - 2].bytes) * (1 + 1e-15))
+    while (!all && n > 1 &&
+           (double)(v[n - 2].cost - v[n - 1].cost) * (double)(q->bytes - v[n - 1].bytes) <=
+               (double)(v[n - 1].cost - q->cost) * (double)(v[n - 1].bytes - v[n - 2].bytes) *
+                   (1 + 1e-15))
         n--;
     v[n] = *q;
     return n + 1;
@@ -108,11 +111,11 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
                          first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
-            n = gckpti_append_cut(out, n, old++);
-        n = gckpti_append_cut(out, n, &q);
+            n = gckpti_append_cut(out, n, old++, b->all);
+        n = gckpti_append_cut(out, n, &q, b->all);
     }
     while (old < end)
-        n = gckpti_append_cut(out, n, old++);
+        n = gckpti_append_cut(out, n, old++, b->all);
     to->n = n;
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
@@ -199,6 +202,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.cut =
         (gckpti_cut *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->memory);
     table->last.n = b->p->failed ? 0 : (int)n;
+    table->last.all = b->all;
 }
 
 /* Returns a table of a point, computed on demand. With cheaper copies, cuts copy more: useful,
@@ -210,6 +214,10 @@ GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point 
         b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
     if (!table->first)
         gckpti_find_cuts(b, point, table);
+    if (table->last.n == 0 && b->all) { /* too many */
+        b->all = 0;
+        gckpti_find_cuts(b, point, table);
+    }
     return table;
 }
 
@@ -245,7 +253,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
         return 0; /* the hull had too many corners */
-    if (i < 0 || i == hull->n - 1)
+    if (i < 0 || i == hull->n - 1 || hull->all)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
     uint64_t cost = a->cost - z->cost, bytes = (uint64_t)(space - a->bytes), off;
@@ -322,6 +330,7 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
     if (p->can_copy)
         b->copy_cost = GCKPTI_FULL_COPY_COST - k;
     b->scratch = scratch;
+    b->all = p->can_copy && n <= GCKPTI_SMALL_N;
     b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_copy ? 4 : 1);
     for (k = 0; k < 3; k++)
         b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);

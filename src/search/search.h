@@ -42,7 +42,7 @@ typedef struct {
 
 typedef struct {
     gckpti_cut *cut; /* sorted by increasing bytes and decreasing cost */
-    int n;
+    int n, all;      /* all: cuts between corners of the hull are there too */
 } gckpti_cut_list;
 
 /* The cuts of a point (`last`; empty if there are too many), and for each node's list the cut that
@@ -66,6 +66,7 @@ typedef struct gckpti_bound {
     gckpti_cut_point point[GCKPTI_POINTS];
     size_t capacity; /* cuts that each of `memory` has space for */
     int points;
+    int all;               /* lists get all cuts, not only those of the hull */
     int copy_cost;         /* weight of copies (gckpti_scaled_cost) */
     int shift;             /* copies count 2^-shift of that weight */
     int64_t min_bytes;     /* least arena bytes of any schedule */

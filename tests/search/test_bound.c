@@ -524,20 +524,29 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
     int exact = all_have_bits(t), cut;
     uint64_t least = UINT64_MAX;
     all_closures(t->backward_index, grain);
-    const gckpti_cut_table *corners = gckpti_cuts(&request.b, t, GCKPTI_HULL);
+    gckpti_cut_table both[2]; /* corners of the hull; all cuts, as for small graphs with slower memory */
+    const gckpti_cut_table *corners = &both[0], *all = &both[1];
+    for (int i = 0; i < 2; i++) {
+        memset(&t->table[GCKPTI_HULL], 0, sizeof *both);
+        request.b.all = i;
+        both[i] = *gckpti_cuts(&request.b, t, GCKPTI_HULL);
+        CHECK(both[i].last.all == i);
+    }
+    request.b.all = 0;
+    for (int k = 0; k < all->last.n && exact; k++)
+        check_cut(t, all, k, seed);
     for (int k = 0; k < corners->last.n && exact; k++)
         check_cut(t, corners, k, seed);
     cuts_tried++;
     cuts_exact += exact;
-    CHECK(corners->last.n > 0);
+    CHECK(all->last.n > 0 && corners->last.n > 0 && corners->last.n <= all->last.n);
     for (int capacity = 0; capacity < MOST_BYTES; capacity++) {
         least = least_cost[capacity] < least ? least_cost[capacity] : least;
-        cut = gckpti_cut_within(&corners->last, capacity * grain);
-        const gckpti_cut none = { INT64_MIN / 2, UINT64_MAX, 0 };
-        const gckpti_cut *kept = cut < 0 ? &none : &corners->last.cut[cut];
-        const int at_corner = cut < 0 || kept->bytes > (capacity - 1) * grain; /* costs least in its bytes */
-        CHECK_MSG(!exact || !at_corner || kept->cost == least, "seed %u, point %d, %d units: a cut of %lu, the least closure has %lu",
-                  seed, t->backward_index, capacity, (unsigned long)kept->cost, (unsigned long)least);
+        cut = gckpti_cut_within(&all->last, capacity * grain);
+        uint64_t found = cut < 0 ? UINT64_MAX : all->last.cut[cut].cost;
+        CHECK_MSG(found <= least && (!exact || found == least) && gckpti_hull_cost(&all->last, capacity * grain) == found,
+                  "seed %u, point %d, %d units: a cut of %lu, the least closure has %lu", seed,
+                  t->backward_index, capacity, (unsigned long)found, (unsigned long)least);
         if (capacity % 4 && capacity > 40)
             continue;
         uint64_t want = hull(capacity, cost), got = gckpti_hull_cost(&corners->last, capacity * grain);
