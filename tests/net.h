@@ -41,7 +41,7 @@
 
 typedef gckpt_tensor T;
 
-enum { MOST = 900, READS = 5, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
+enum { MOST = 900, READS = 6, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
 enum { NET_KINDS = 48, NET_FETCHES = 6, NET_CAPACITY = 9, NET_FEEDS = 6, NET_LENGTH = 3 };
 static unsigned net_features;
