@@ -1906,7 +1906,7 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
     }
 }
 
-/* The latest n rows of a cache that holds `held`, of which the call adds some; 0 before position 0. */
+/* The latest n rows of a cache that holds `held`, some of them new; 0 before position 0. */
 struct Latest {
     Values x;
     Results y;
@@ -4940,8 +4940,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                            key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Sets rows of o to 0 whose keys no query may see. If MIXED, rows of keys before all windows become x +
- * 0 instead, where x has the gradients that they add to (if not NULL): subnormal x must stay. */
+/* Sets rows of o to 0 whose keys no query may see. If MIXED, rows of keys before all windows become
+ * x + 0 instead, where x has the gradients that they add to (if not NULL): subnormal x stays. */
 template <int R, int N, bool MIXED>
 __device__ void clear_masked(float (&o)[R][N], const float *x, const Attention &a, int first,
                              Keys visible, int e0)

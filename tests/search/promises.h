@@ -132,6 +132,21 @@ static inline int is_fused(const gckpt_plan *p, const gckpti_ins *ins)
     return p->nodes[ins->id].kind == GCKPTI_OP && !p->nodes[ins->id].op->shape;
 }
 
+/* Returns whether the update of a parameter, of parameter `id` if that is not -1, has a workspace of `bytes` bytes. */
+static inline int is_update_workspace(int id, size_t bytes)
+{
+    const gckpt_graph *g = promise_request.g;
+    const gckpt_plan_desc *d = &promise_request.d;
+    for (int i = 0; d->workspace_bytes && i < (int)g->count; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        if ((id < 0 || id == i) && t->kind == GCKPTI_PARAM &&
+            d->workspace_bytes(d->user, g->store->params[t->index].p.name, gckpti_rows(&t->shape),
+                               gckpti_last(&t->shape)) == bytes)
+            return 1;
+    }
+    return 0;
+}
+
 static inline int workspaces_match(const gckpt_plan *p)
 {
     int left = 0;
@@ -140,8 +155,17 @@ static inline int workspaces_match(const gckpt_plan *p)
                 (is_fused(p, &p->ins[x]) || workspace_of(p, &p->ins[x]) > 0);
     for (size_t b = 0; b < p->buffer_count; b++) {
         const gckpti_ins *ins = &p->ins[p->buffers[b].start];
-        if (p->buffers[b].kind == GCKPT_BUFFER_WORKSPACE)
-            left -= is_fused(p, ins) || workspace_of(p, ins) == p->buffers[b].size;
+        if (p->buffers[b].kind != GCKPT_BUFFER_WORKSPACE)
+            continue;
+        if (ins->kind == GCKPT_UPDATE) { /* no backward before it has as much */
+            left += !is_update_workspace(ins->id, p->buffers[b].size);
+            continue;
+        }
+        const size_t own = is_fused(p, ins) ? p->buffers[b].size : workspace_of(p, ins);
+        if (own != p->buffers[b].size && !(ins->kind == GCKPT_BACKWARD && own < p->buffers[b].size &&
+                                           is_update_workspace(-1, p->buffers[b].size)))
+            return 0; /* an update after a backward may need more than that */
+        left -= own > 0;
     }
     return left == 0;
 }

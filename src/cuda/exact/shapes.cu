@@ -90,7 +90,7 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
     }
 }
 
-/* The latest n rows of a cache that holds `held`, of which the call adds some; 0 before position 0. */
+/* The latest n rows of a cache that holds `held`, some of them new; 0 before position 0. */
 struct Latest {
     Values x;
     Results y;
