@@ -11095,7 +11095,7 @@ static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int 
             return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
         const int64_t held = x->shape.d[1], earlier = slice ? held - begin - added : 0;
         const int window = gckpti_cache_of(x)->window, on_1 = axis == 1 || axis == 1 - x->shape.n;
-        if (strncmp(listed, "delta_", 6) &&
+        if (strcmp(listed, "delta_rule") && strcmp(listed, "delta_state") &&
             (!on_1 || (slice ? x->variable != x || gckpti_join_words(slice->end) != held
                              : window || i < n - 1)))
             gckpti_fail_cached(g, name, x);
