@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
  *     >>store     parameters and optimiser state, however they are stored                     1648
  *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7812
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7813
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4886
@@ -412,7 +412,7 @@ typedef struct {
     int64_t elements;
     float *values;               /* may be written (gckpt_store_push); NULL if not stored as F32 */
     float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
-    size_t state_bytes;          /* of state[0], if not 0 (gckpt_plan_desc.state_bytes) */
+    size_t state_bytes;          /* of state[0]; 0: states are floats of the parameter's shape */
     int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
@@ -1493,7 +1493,8 @@ GCKPT_API gckpt_frontier_info gckpt_frontier_describe(const gckpt_frontier *fron
 /* Returns point i. Bytes ascend, cost descends; the last point recomputes nothing. */
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
 /* Return, for a budget (0 sets no limit), the index of its point (-1 if the budget is too small),
- * and that point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds at most 0.1 % of a step less. */
+ * and that point's plan. gckpt_plan_new may find a plan that costs less: up to 0.1 % of a step if
+ * the graph has at most 100 ops, else also more, or one of fewer bytes. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #endif /* GCKPT_NO_FRONTIER */
@@ -11577,6 +11578,7 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
+/* Checks that the mask broadcasts to the scores. */
 static gckpt_result gckpti_mask_fits(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -12047,7 +12049,7 @@ GCKPTI_DESC_WITH(masked_attention, gckpti_attention_shape, gckpti_attention_flop
  * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step.
  *
  * delta_state (B,heads,(K + 1) D), the last input with caches: the state before the first query,
- * and D times its position. From call to call it takes the steps that caches have held since; a
+ * then its position, D times. From call to call it takes the steps that caches have held since; a
  * call may go back to where the one before began or, if caches hold all rows, to any position, from
  * 0 again. Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
@@ -17578,7 +17580,7 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  * live ranges. */
 enum {
     GCKPTI_LINEAR_SCAN = 128,    /* the most buffers that are scanned one by one */
-    GCKPTI_MAX_VISITED = 1 << 20 /* limit of an order's effort */
+    GCKPTI_MAX_VISITED = 1 << 20 /* the most nodes that an order visits */
 };
 
 static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t height)

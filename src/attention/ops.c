@@ -58,6 +58,7 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
+/* Checks that the mask broadcasts to the scores. */
 static gckpt_result gckpti_mask_fits(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;

@@ -24,7 +24,7 @@
  * live ranges. */
 enum {
     GCKPTI_LINEAR_SCAN = 128,    /* the most buffers that are scanned one by one */
-    GCKPTI_MAX_VISITED = 1 << 20 /* limit of an order's effort */
+    GCKPTI_MAX_VISITED = 1 << 20 /* the most nodes that an order visits */
 };
 
 static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t height)

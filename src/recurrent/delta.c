@@ -14,7 +14,7 @@
  * those before chunks of about sqrt(T) steps, then, chunk by chunk, those of each step.
  *
  * delta_state (B,heads,(K + 1) D), the last input with caches: the state before the first query,
- * and D times its position. From call to call it takes the steps that caches have held since; a
+ * then its position, D times. From call to call it takes the steps that caches have held since; a
  * call may go back to where the one before began or, if caches hold all rows, to any position, from
  * 0 again. Yang 2024 (Gated Delta Networks); Schlag 2021. */
 typedef struct {
