@@ -7,11 +7,12 @@
  *         fprintf(stderr, "%s\n", model.error);
  *     calibrate_end(&c);
  *
- * The method is that of GPTQ (Frantar 2022) within blocks of inputs. Numbers are rounded one input of
- * the layer after the other; by the sums x' x of the inputs x, the next ones compensate each rounding
- * error. Scale and zero point of 32 numbers are those of a small table with the least error, weighted
- * by the diagonal of the sums. Memory: 4 * block bytes for each column of the inputs. The results do
- * not depend on the number of threads (compile with -ffp-contract=off, as gradckpt.h itself is).
+ * The method is GPTQ (Frantar 2022), in blocks of a layer's input columns. It rounds the weights of one
+ * column after the other, and changes those of later columns so that they compensate the error. For
+ * that it needs the sums x' x over the inputs x. Each 32 weights take the scale and zero point, of a
+ * small table, with the least error, weighted by the sums' diagonal. Memory: 4 * block bytes for each
+ * column of the inputs. The results do not depend on the number of threads (compile with
+ * -ffp-contract=off, as gradckpt.h itself is).
  * Functions that may fail return 0, or -1 after writing model->error. C99 or C++11. */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H

@@ -171,7 +171,7 @@ typedef struct {
     int64_t elements;
     float *values;               /* may be written (gckpt_store_push); NULL if not stored as F32 */
     float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
-    size_t state_bytes;          /* of state[0]; 0: states are floats of the parameter's shape */
+    size_t state_bytes;          /* bytes of state[0], or 0 if it has the parameter's shape */
     int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
