@@ -161,7 +161,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4886
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2359
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2356
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              897
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
  *     >>files     safetensors                                                                 1508
@@ -1493,8 +1493,8 @@ GCKPT_API gckpt_frontier_info gckpt_frontier_describe(const gckpt_frontier *fron
 /* Returns point i. Bytes ascend, cost descends; the last point recomputes nothing. */
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
 /* Return, for a budget (0 sets no limit), the index of its point (-1 if the budget is too small),
- * and that point's plan. gckpt_plan_new may find a plan that costs less: up to 0.1 % of a step if
- * the graph has at most 100 ops, else also more, or one of fewer bytes. */
+ * and that point's plan. gckpt_plan_new may find a plan that costs less: by at most 0.1 % of a step
+ * up to 100 ops. Above, points are 1/40 of the bytes above the least apart, or more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #endif /* GCKPT_NO_FRONTIER */
@@ -22816,14 +22816,12 @@ static void gckpti_find_initials(gckpti_search *s)
 /* ---- levels ---- */
 enum { GCKPTI_LEVEL_GROUP = 8 }; /* levels that depend on one another */
 
-/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. If
- * `coarse`, levels of graphs that are not small are twice as far apart. */
-static void gckpti_build_levels(gckpti_search *s, int64_t most, int coarse)
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
+static void gckpti_build_levels(gckpti_search *s, int64_t most)
 {
     const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
     const int64_t grain = (int64_t)s->p->alignment; /* live bytes are multiples of it */
-    const int fine = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
-    const int part = coarse && s->p->nodes > GCKPTI_SMALL_N ? fine / 2 : fine;
+    const int part = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
     int decider;
     const uint64_t steep_cost = gckpti_bound_cost(s->bound, least, &decider) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
@@ -23049,11 +23047,10 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
 /* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
- * levels (the first is store-all; fewer if `coarse`). Lowers store-all (p->store_all_peak,
+ * levels (the first is store-all). Lowers store-all (p->store_all_peak,
  * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
  * p->failed if the bytes are too many to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy,
-                                          int coarse)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -23077,7 +23074,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         s->bound = p->bound;
         if (p->overlap)
             s->bound += GCKPTI_FULL_COPY_COST - p->copy_cost;
-        gckpti_build_levels(s, gckpti_try_actions(s), coarse); /* actions 0 keep all */
+        gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -23091,7 +23088,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
-        result = gckpti_search_open(&s, p, k, 0);
+        result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
             result = gckpti_find_best(&s, most_bytes);
         const uint64_t cost = p->base_cost + s.winner.time;
@@ -23890,7 +23887,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
-            result = gckpti_search_open(&s, p, k, 1);
+            result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
                 result = gckpti_frontier_add(f, &s);
             gckpti_scratch_free(&s.scratch);

@@ -127,14 +127,12 @@ static void gckpti_find_initials(gckpti_search *s)
 /* ---- levels ---- */
 enum { GCKPTI_LEVEL_GROUP = 8 }; /* levels that depend on one another */
 
-/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. If
- * `coarse`, levels of graphs that are not small are twice as far apart. */
-static void gckpti_build_levels(gckpti_search *s, int64_t most, int coarse)
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
+static void gckpti_build_levels(gckpti_search *s, int64_t most)
 {
     const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
     const int64_t grain = (int64_t)s->p->alignment; /* live bytes are multiples of it */
-    const int fine = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
-    const int part = coarse && s->p->nodes > GCKPTI_SMALL_N ? fine / 2 : fine;
+    const int part = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
     int decider;
     const uint64_t steep_cost = gckpti_bound_cost(s->bound, least, &decider) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
@@ -353,8 +351,7 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy,
-                                          int coarse)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -378,7 +375,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
         s->bound = p->bound;
         if (p->overlap)
             s->bound += GCKPTI_FULL_COPY_COST - p->copy_cost;
-        gckpti_build_levels(s, gckpti_try_actions(s), coarse); /* actions 0 keep all */
+        gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
@@ -392,7 +389,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
-        result = gckpti_search_open(&s, p, k, 0);
+        result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
             result = gckpti_find_best(&s, most_bytes);
         const uint64_t cost = p->base_cost + s.winner.time;

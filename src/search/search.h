@@ -168,11 +168,10 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
 /* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
- * levels (the first is store-all; fewer if `coarse`). Lowers store-all (p->store_all_peak,
+ * levels (the first is store-all). Lowers store-all (p->store_all_peak,
  * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
  * p->failed if the bytes are too many to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy,
-                                          int coarse);
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */

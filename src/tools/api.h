@@ -26,8 +26,8 @@ GCKPT_API gckpt_frontier_info gckpt_frontier_describe(const gckpt_frontier *fron
 /* Returns point i. Bytes ascend, cost descends; the last point recomputes nothing. */
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
 /* Return, for a budget (0 sets no limit), the index of its point (-1 if the budget is too small),
- * and that point's plan. gckpt_plan_new may find a plan that costs less: up to 0.1 % of a step if
- * the graph has at most 100 ops, else also more, or one of fewer bytes. */
+ * and that point's plan. gckpt_plan_new may find a plan that costs less: by at most 0.1 % of a step
+ * up to 100 ops. Above, points are 1/40 of the bytes above the least apart, or more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #endif /* GCKPT_NO_FRONTIER */

@@ -106,7 +106,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
-            result = gckpti_search_open(&s, p, k, 1);
+            result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
                 result = gckpti_frontier_add(f, &s);
             gckpti_scratch_free(&s.scratch);

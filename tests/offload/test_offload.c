@@ -1431,7 +1431,7 @@ static void holes(unsigned first, unsigned n)
             if (net.nodes[i].is_op && net.nodes[i].t && chance(40))
                 gckpt_keep(net.nodes[i].t);
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
-        result = result == GCKPT_OK ? gckpti_search_open(&s, &p, 0, 0) : result;
+        result = result == GCKPT_OK ? gckpti_search_open(&s, &p, 0) : result;
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             for (int part = 1; part < 15; part++) {
                 CHECK(gckpti_candidate_load(&s, &s.level[0]));

@@ -160,7 +160,7 @@ static void test_graph(unsigned seed, int how)
     d.mode = GCKPT_OPTIMAL;
     snprintf(what, sizeof what, "seed %u, way %d, the search", seed, how);
     CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
-    CHECK(gckpti_search_open(&s, &p, 0, 0) == GCKPT_OK);
+    CHECK(gckpti_search_open(&s, &p, 0) == GCKPT_OK);
     for (int i = 0; i < s.levels; i++)
         if (gckpti_solve_level(&s, i), s.level[i].length) {
             CHECK(gckpti_lower_schedule(&p, s.level[i].entry, s.level[i].length) == GCKPT_OK);
