@@ -161,6 +161,7 @@ static void device_add(const gckpt_call *call, float *to, const float *from, int
     device_close(d);
 }
 
+#ifndef GCKPT_NO_BF16
 static void device_convert(const gckpt_call *call, const gckpt_conversion *conversion)
 {
     device *d = (device *)call->backend;
@@ -169,6 +170,7 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
     gckpti_cpu_convert(&c, conversion);
     device_close(d);
 }
+#endif
 
 static void device_unpack(const gckpt_call *call, const gckpt_dequantisation *u)
 {
@@ -289,7 +291,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->find = device_find;
     b->fill = device_fill;
     b->add = device_add;
-    b->convert = device_convert;
+    b->convert = GCKPTI_IF_MIXED(device_convert);
     b->update = device_update;
     b->finish = device_finish;
     b->dequantise = device_unpack;
