@@ -153,11 +153,11 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1261
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1279
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
  *     >>store     parameters and optimiser state, however they are stored                     1648
  *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7813
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7877
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4886
@@ -2920,29 +2920,39 @@ GCKPT_API int gckpt_threads(void)
 
 #if GCKPTI_HAS_FAST
 /* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. ---- */
+ * worker's number selects its scratch. Items are cut into one range for each worker; a thread
+ * claims items of its own range first: in the next loop it then reads what its own core has
+ * written. ---- */
+enum { GCKPTI_RANGES = 64 };
+typedef struct {
+    int64_t next, end;
+    char pad[48]; /* each range has its own cache line */
+} gckpti_item_range;
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, chunk, item_cost;
+    int64_t ranges, chunk, item_cost;
     const gckpti_runner *runner;
+    gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
-/* Claims `chunk` items at a time until none is left; `polls`: calls poll between them. */
-static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int polls)
+/* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
+ * calls poll between them. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
+                               int polls)
 {
     int64_t done = 0;
-    for (;;) {
-        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
-        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
-        if (i >= loop->n)
-            return;
-        for (; i < end; i++) {
-            loop->body(loop->context, i, worker);
-            done += polls ? loop->item_cost : 0;
-            if (done >= 1 << 18) {
-                loop->runner->poll(loop->runner->poll_context);
-                done = 0;
+    for (int64_t k = 0; k < loop->ranges; k++) {
+        gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
+        int64_t i, end;
+        while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
+            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++) {
+                loop->body(loop->context, i, worker);
+                done += polls ? loop->item_cost : 0;
+                if (done >= 1 << 18) {
+                    loop->runner->poll(loop->runner->poll_context);
+                    done = 0;
+                }
             }
         }
     }
@@ -2951,7 +2961,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int p
 /* Runs a worker on one of the program's own threads. */
 static void gckpti_run_worker(void *loop, int64_t worker)
 {
-    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, 0);
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker, 0);
 }
 #endif
 
@@ -2980,14 +2990,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_workers(gckpti_team *team, int polls)
+static void gckpti_team_run_workers(gckpti_team *team, int64_t thread, int polls)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        gckpti_claim_items(team->loop, unclaimed - 1, polls);
+        gckpti_claim_items(team->loop, unclaimed - 1, thread, polls);
         done++;
     }
     if (done)
@@ -3006,16 +3016,18 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 20 to 50 us, so that the next loop finds the thread awake, then yields,
- * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields, then
+ * sleeps, so that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
-    if (*spins < 1000) {
+    enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };
+    const int waits = *spins - SPINS - YIELDS; /* the pauses so far */
+    if (waits < -YIELDS) {
         gckpti_cpu_relax();
-    } else if (*spins < 1004) {
+    } else if (waits < 0) {
         sched_yield();
     } else {
-        const int pause = *spins < 1012 ? 20 : 100; /* microseconds */
+        const int pause = waits < SHORT ? 20 : 100; /* microseconds */
 #ifdef _WIN32
         usleep((useconds_t)pause);
 #else
@@ -3023,15 +3035,15 @@ static void gckpti_team_backoff(int *spins)
         select(0, NULL, NULL, NULL, &time);
 #endif
     }
-    *spins += *spins < 2000;
+    *spins += waits < SHORT;
 }
 
 /* Main loop of all threads except 0, until thread 0 ends the team. */
-GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
+GCKPTI_FN void gckpti_team_worker(gckpti_team *team, int thread)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_workers(team, 0);
+            gckpti_team_run_workers(team, thread, 0);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -3055,7 +3067,7 @@ static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64
     team->busy = 1;
     __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
     __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
-    gckpti_team_run_workers(team, loop->runner->poll != NULL);
+    gckpti_team_run_workers(team, 0, loop->runner->poll != NULL);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
@@ -3069,10 +3081,16 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
     if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
         const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
-        gckpti_parallel_loop loop = { item, context, items, 0, 1, capped_cost, runner };
-        loop.chunk += 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
+        gckpti_parallel_loop loop;
+        loop.body = item, loop.context = context, loop.runner = runner,
+        loop.item_cost = capped_cost;
+        loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
+        loop.ranges = workers < GCKPTI_RANGES ? workers : GCKPTI_RANGES;
+        for (int64_t r = 0; r < loop.ranges; r++)
+            loop.range[r].next = r * items / loop.ranges,
+            loop.range[r].end = (r + 1) * items / loop.ranges;
         int polls = runner->poll != NULL;
         if (workers > 1 && runner->parallel_for) {
             runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
@@ -3085,7 +3103,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         }
         polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
 #endif
-        gckpti_claim_items(&loop, 0, polls);
+        gckpti_claim_items(&loop, 0, 0, polls);
         return;
     }
 #endif
@@ -3109,7 +3127,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
         } else {
-            gckpti_team_worker(&team);
+            gckpti_team_worker(&team, omp_get_thread_num());
         }
         return;
     }
@@ -10385,17 +10403,20 @@ static void gckpti_move_plane(const gckpti_strided *s)
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
     const int dense = d_step[0] == 1 && x_step[0] == 1;
-    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (dense && !s->loops->accumulate)
-            memcpy(d, x, (size_t)n * sizeof *d);
-        else if (dense && n >= GCKPTI_LONG_ROW)
-            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
-        else if (s->loops->accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step[0]] += x[j * x_step[0]];
-        else
-            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
-                d[at] = x[from];
+    const int64_t most = dense ? n : 32; /* else what a row leaves in the cache serves the next */
+    for (int64_t j = 0; j < n; j += most)
+        for (int64_t row = 0; row < s->it.size[1]; row++) {
+            float *to = d + j * d_step[0] + row * d_step[1];
+            const float *from = x + j * x_step[0] + row * x_step[1];
+            const int64_t part = gckpti_min(n - j, most);
+            if (dense && !s->loops->accumulate)
+                memcpy(to, from, (size_t)n * sizeof *to);
+            else if (dense && n >= GCKPTI_LONG_ROW)
+                GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(to, from, n);
+            else
+                for (int64_t k = 0; k < part; k++, to += d_step[0], from += x_step[0])
+                    *to = s->loops->accumulate ? *to + *from : *from;
+        }
 }
 
 /* Runs an op that moves elements from each input to the result or, backward, from the result's
@@ -10768,42 +10789,77 @@ static gckpt_result gckpti_top_k_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Returns the element that precedes all others that do not precede element `last`, nor are it;
- * `last` is -1 for none. */
-static int64_t gckpti_next_largest(const float *x, const gckpti_axis_split *v, int64_t last)
+/* The results of max, argmax, top_k and top_k_indices (k of them) on an axis; out and index may be
+ * NULL. A work item is an entry of the axes before the axis; it takes some columns at a time. */
+enum { GCKPTI_MAX_COLUMNS = 32 };
+typedef struct {
+    const gckpt_call *call;
+    gckpti_axis_split v;
+    float *out;
+    int32_t *index;
+    int64_t k;
+} gckpti_max_state;
+
+/* Replaces last[c], for each of n columns, by the element that precedes all others that do not
+ * precede element last[c], nor are it; last[c] is -1 for none. */
+static void gckpti_next_largest(const gckpti_axis_split *v, const float *x, int64_t n,
+                                int32_t *last)
 {
-    const float limit = last < 0 ? 0.0f : x[last * v->inner];
-    float most = 0.0f;
-    int64_t best = -1;
+    float limit[GCKPTI_MAX_COLUMNS], most[GCKPTI_MAX_COLUMNS];
+    int32_t best[GCKPTI_MAX_COLUMNS];
+    for (int64_t c = 0; c < n; c++)
+        limit[c] = last[c] < 0 ? 0.0f : x[last[c] * v->inner + c], best[c] = -1, most[c] = 0.0f;
     for (int64_t i = 0; i < v->size; i++, x += v->inner)
-        if ((last < 0 || gckpti_precedes(limit, last, *x, i)) &&
-            (best < 0 || (most == most && !(*x <= most))))
-            best = i, most = *x;
-    return best;
+        for (int64_t c = 0; c < n; c++)
+            if ((best[c] < 0 || !(x[c] <= most[c])) && (best[c] < 0 || most[c] == most[c]) &&
+                (last[c] < 0 || gckpti_precedes(limit[c], last[c], x[c], i)))
+                best[c] = (int32_t)i, most[c] = x[c];
+    memcpy(last, best, (size_t)n * sizeof *best);
 }
 
-static void gckpti_run_max(const gckpt_call *call, float *out, void *saved, int k)
+/* Writes results j.. of n columns, whose elements are at `best` of the axis, the first at x. */
+static void gckpti_max_write(const gckpti_max_state *s, const float *x, int64_t j, int64_t n,
+                             const int32_t *best)
 {
-    const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
-    const int64_t n = !g || x->grad ? v.outer * v.inner : 0;
-    int32_t *index = (int32_t *)saved;
-    for (int64_t r = 0; r < n; r++) {
-        const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
-        int64_t best = -1, to = r / v.inner * k * v.inner + r % v.inner;
-        for (int64_t i = 0; g && !x->accumulate && i < v.size; i++)
-            x->grad[first + i * v.inner] = 0.0f;
-        for (int j = 0; j < k; j++, to += v.inner) {
-            best = g ? index[to] : gckpti_next_largest(x->data + first, &v, best);
+    for (int64_t c = 0; s->out && c < n; c++)
+        s->out[j + c] = x[best[c] * s->v.inner + c];
+    if (s->index)
+        memcpy(s->index + j, best, (size_t)n * sizeof *best);
+}
+
+static void gckpti_max_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_max_state *s = (const gckpti_max_state *)context;
+    const gckpt_arg *to = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, first = i * s->v.size * inner;
+    (void)worker;
+    if (g)
+        gckpti_zero_unless(to->grad + first, s->v.size * inner, to->accumulate);
+    for (int64_t c = 0, n; c < inner; c += n) {
+        int32_t best[GCKPTI_MAX_COLUMNS];
+        n = gckpti_min(inner - c, GCKPTI_MAX_COLUMNS);
+        for (int64_t e = 0; e < n; e++)
+            best[e] = -1;
+        for (int64_t at = i * s->k * inner + c, end = at + s->k * inner; at < end; at += inner) {
+            for (int64_t e = 0; g && e < n; e++)
+                gckpti_put(&to->grad[first + s->index[at + e] * inner + c + e], g[at + e],
+                           to->accumulate);
             if (g)
-                gckpti_put(&x->grad[first + best * v.inner], g[to], x->accumulate);
-            if (!g && out)
-                out[to] = x->data[first + best * v.inner];
-            if (!g && index)
-                index[to] = (int32_t)best;
+                continue;
+            gckpti_next_largest(&s->v, to->data + first + c, n, best);
+            gckpti_max_write(s, to->data + first + c, at, n, best);
         }
     }
+}
+
+static void gckpti_run_max(const gckpt_call *call, float *out, void *index, int k)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_max_state s = { call, gckpti_split_at(&x->shape, *(const int *)call->attributes), out,
+                           (int32_t *)index, k };
+    if (!call->grad_out || x->grad)
+        gckpt_parallel(call, s.v.outer, 4 * s.v.size * s.v.inner * k, gckpti_max_item, &s);
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved, 1))
 GCKPTI_OP_KERNELS(top_k, (void)backward;
@@ -13407,7 +13463,10 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
  * (N - 1))), or rows * variance if N = 1, rounded after each operation, to the sums of its running
  * statistics; in inference, batchnorm takes mean and variance from these statistics. */
 
-/* A work item is some whole groups: of one image in the forward, of all images in the backward. */
+/* A work item is some whole groups: of one image in the forward, of all images in the backward.
+ * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a thread
+ * then writes the pixels that it also has in the ops before and after, and finds them in its cache.
+ */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
@@ -13415,6 +13474,7 @@ typedef struct {
     float n, epsilon;     /* n: values per group and image */
     int64_t width, items; /* channels of a work item; work items per image */
     int has_stats;        /* nonzero if mean and variance are inputs (batchnorm in inference) */
+    int64_t each;         /* pixels of an item of the second loop, or 0 if there is only one loop */
 } gckpti_channel_state;
 
 /* Shape rule: all inputs after x are (C). */
@@ -13477,14 +13537,15 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
     }
 }
 
-/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace. */
+/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace, or
+ * in the first part if there is a second loop. */
 static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s, int64_t b,
                                                   int64_t worker)
 {
     const gckpt_call *call = s->call;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->pixels * n;
-    float *scratch = (float *)call->workspace + 4 * worker * n;
+    float *scratch = (float *)call->workspace + (s->each ? 0 : 4 * worker * n);
     gckpti_channel_pass p;
     memset(&p, 0, sizeof p);
     p.pixels = s->pixels, p.channels = n;
@@ -13524,10 +13585,24 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         }
     }
     gckpti_channels_broadcast(s, mean, variance, first, end);
-    if (s->call->out) {
+    if (s->call->out && !s->each) {
         p.to = s->call->out + b * s->pixels * s->channels;
         s->kernels->out(&p, first, end);
     }
+}
+
+/* The second loop: writes y or dx of `each` pixels. */
+static void gckpti_channels_pixels(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_state *s = (const gckpti_channel_state *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const int64_t at = i * s->each * s->channels;
+    gckpti_channel_pass p = gckpti_channel_pass_of(s, 0, worker);
+    p.pixels = gckpti_min(s->each, s->pixels - i * s->each), p.x += at;
+    p.to = (p.g ? x->grad : s->call->out) + at, p.accumulate = x->accumulate;
+    if (p.g)
+        p.g += at;
+    (p.g ? s->kernels->dx : s->kernels->out)(&p, 0, s->channels);
 }
 
 /* Adds the sums of channels first..end-1 to the gradient of input i, if i is not 0. */
@@ -13565,6 +13640,8 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
             continue;
         gckpti_channels_average(s, p.s, p.gain, first, end);
         gckpti_channels_average(s, p.t, p.gain, first, end);
+        if (s->each)
+            continue;
         p.to = x->grad + b * s->pixels * s->channels, p.accumulate = x->accumulate;
         s->kernels->dx(&p, first, end);
     }
@@ -13606,9 +13683,14 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
         gckpti_zero_gradients(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_add_stats(&s);
-    const int64_t items = backward ? s.items : images * s.items;
-    gckpt_parallel(call, items, 4 * gckpti_elements(x) / items,
+    const int64_t items = backward ? s.items : images * s.items, cost = 4 * gckpti_elements(x);
+    if (!groups && s.items > 1)
+        s.each = (s.pixels + 4 * call->threads - 1) / (4 * call->threads);
+    gckpt_parallel(call, items, cost / items,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
+    if (s.each && (backward ? call->in[0].grad : call->out))
+        gckpt_parallel(call, (s.pixels + s.each - 1) / s.each, s.each * n, gckpti_channels_pixels,
+                       &s);
 }
 
 GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))

@@ -271,42 +271,77 @@ static gckpt_result gckpti_top_k_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Returns the element that precedes all others that do not precede element `last`, nor are it;
- * `last` is -1 for none. */
-static int64_t gckpti_next_largest(const float *x, const gckpti_axis_split *v, int64_t last)
+/* The results of max, argmax, top_k and top_k_indices (k of them) on an axis; out and index may be
+ * NULL. A work item is an entry of the axes before the axis; it takes some columns at a time. */
+enum { GCKPTI_MAX_COLUMNS = 32 };
+typedef struct {
+    const gckpt_call *call;
+    gckpti_axis_split v;
+    float *out;
+    int32_t *index;
+    int64_t k;
+} gckpti_max_state;
+
+/* Replaces last[c], for each of n columns, by the element that precedes all others that do not
+ * precede element last[c], nor are it; last[c] is -1 for none. */
+static void gckpti_next_largest(const gckpti_axis_split *v, const float *x, int64_t n,
+                                int32_t *last)
 {
-    const float limit = last < 0 ? 0.0f : x[last * v->inner];
-    float most = 0.0f;
-    int64_t best = -1;
+    float limit[GCKPTI_MAX_COLUMNS], most[GCKPTI_MAX_COLUMNS];
+    int32_t best[GCKPTI_MAX_COLUMNS];
+    for (int64_t c = 0; c < n; c++)
+        limit[c] = last[c] < 0 ? 0.0f : x[last[c] * v->inner + c], best[c] = -1, most[c] = 0.0f;
     for (int64_t i = 0; i < v->size; i++, x += v->inner)
-        if ((last < 0 || gckpti_precedes(limit, last, *x, i)) &&
-            (best < 0 || (most == most && !(*x <= most))))
-            best = i, most = *x;
-    return best;
+        for (int64_t c = 0; c < n; c++)
+            if ((best[c] < 0 || !(x[c] <= most[c])) && (best[c] < 0 || most[c] == most[c]) &&
+                (last[c] < 0 || gckpti_precedes(limit[c], last[c], x[c], i)))
+                best[c] = (int32_t)i, most[c] = x[c];
+    memcpy(last, best, (size_t)n * sizeof *best);
 }
 
-static void gckpti_run_max(const gckpt_call *call, float *out, void *saved, int k)
+/* Writes results j.. of n columns, whose elements are at `best` of the axis, the first at x. */
+static void gckpti_max_write(const gckpti_max_state *s, const float *x, int64_t j, int64_t n,
+                             const int32_t *best)
 {
-    const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
-    const int64_t n = !g || x->grad ? v.outer * v.inner : 0;
-    int32_t *index = (int32_t *)saved;
-    for (int64_t r = 0; r < n; r++) {
-        const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
-        int64_t best = -1, to = r / v.inner * k * v.inner + r % v.inner;
-        for (int64_t i = 0; g && !x->accumulate && i < v.size; i++)
-            x->grad[first + i * v.inner] = 0.0f;
-        for (int j = 0; j < k; j++, to += v.inner) {
-            best = g ? index[to] : gckpti_next_largest(x->data + first, &v, best);
+    for (int64_t c = 0; s->out && c < n; c++)
+        s->out[j + c] = x[best[c] * s->v.inner + c];
+    if (s->index)
+        memcpy(s->index + j, best, (size_t)n * sizeof *best);
+}
+
+static void gckpti_max_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_max_state *s = (const gckpti_max_state *)context;
+    const gckpt_arg *to = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, first = i * s->v.size * inner;
+    (void)worker;
+    if (g)
+        gckpti_zero_unless(to->grad + first, s->v.size * inner, to->accumulate);
+    for (int64_t c = 0, n; c < inner; c += n) {
+        int32_t best[GCKPTI_MAX_COLUMNS];
+        n = gckpti_min(inner - c, GCKPTI_MAX_COLUMNS);
+        for (int64_t e = 0; e < n; e++)
+            best[e] = -1;
+        for (int64_t at = i * s->k * inner + c, end = at + s->k * inner; at < end; at += inner) {
+            for (int64_t e = 0; g && e < n; e++)
+                gckpti_put(&to->grad[first + s->index[at + e] * inner + c + e], g[at + e],
+                           to->accumulate);
             if (g)
-                gckpti_put(&x->grad[first + best * v.inner], g[to], x->accumulate);
-            if (!g && out)
-                out[to] = x->data[first + best * v.inner];
-            if (!g && index)
-                index[to] = (int32_t)best;
+                continue;
+            gckpti_next_largest(&s->v, to->data + first + c, n, best);
+            gckpti_max_write(s, to->data + first + c, at, n, best);
         }
     }
+}
+
+static void gckpti_run_max(const gckpt_call *call, float *out, void *index, int k)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_max_state s = { call, gckpti_split_at(&x->shape, *(const int *)call->attributes), out,
+                           (int32_t *)index, k };
+    if (!call->grad_out || x->grad)
+        gckpt_parallel(call, s.v.outer, 4 * s.v.size * s.v.inner * k, gckpti_max_item, &s);
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved, 1))
 GCKPTI_OP_KERNELS(top_k, (void)backward;

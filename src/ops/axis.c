@@ -28,17 +28,20 @@ static void gckpti_move_plane(const gckpti_strided *s)
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
     const int dense = d_step[0] == 1 && x_step[0] == 1;
-    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (dense && !s->loops->accumulate)
-            memcpy(d, x, (size_t)n * sizeof *d);
-        else if (dense && n >= GCKPTI_LONG_ROW)
-            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
-        else if (s->loops->accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step[0]] += x[j * x_step[0]];
-        else
-            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
-                d[at] = x[from];
+    const int64_t most = dense ? n : 32; /* else what a row leaves in the cache serves the next */
+    for (int64_t j = 0; j < n; j += most)
+        for (int64_t row = 0; row < s->it.size[1]; row++) {
+            float *to = d + j * d_step[0] + row * d_step[1];
+            const float *from = x + j * x_step[0] + row * x_step[1];
+            const int64_t part = gckpti_min(n - j, most);
+            if (dense && !s->loops->accumulate)
+                memcpy(to, from, (size_t)n * sizeof *to);
+            else if (dense && n >= GCKPTI_LONG_ROW)
+                GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(to, from, n);
+            else
+                for (int64_t k = 0; k < part; k++, to += d_step[0], from += x_step[0])
+                    *to = s->loops->accumulate ? *to + *from : *from;
+        }
 }
 
 /* Runs an op that moves elements from each input to the result or, backward, from the result's
