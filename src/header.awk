@@ -169,21 +169,6 @@ function put_lines(several,    at, n, i) {
     for (i = 1; i <= n || i == 1; i++)
         put(at[i])
 }
-# Records the macros gckpti_.. that a line defines or undefines, in order, and whether each is still defined.
-function note_macro(line,    word) {
-    gsub(/^ *# */, "", line)
-    if (part == "" || line !~ /^(define|undef) +gckpti_/)
-        return
-    split(line, word, /[ (]+/)
-    is_defined[word[2]] = word[1] == "define"
-    if (is_defined[word[2]] && !listed_macro[word[2]]++)
-        macro[++macros] = word[2]
-}
-function put_undefs(    i) {
-    for (i = 1; i <= macros; i++)
-        if (is_defined[macro[i]])
-            put("#undef " macro[i])
-}
 # Checks that no other file defines the name that a line defines (names that macros paste are not checked).
 function check_duplicate(line, file) {
     if (line ~ /^(static|GCKPTI_FN|GCKPTI_DATA) [^=]*gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/) {
@@ -248,7 +233,7 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
             sub(/^ */, " ", more)
             joined = line = line more
         }
-        if (line ~ /^@[a-z ]+@$/ && line != "@undef@" && line != "@contents@") { # @parts@ .. @end@: text for editions with all
+        if (line ~ /^@[a-z ]+@$/ && line != "@contents@") { # @parts@ .. @end@: text for editions with all
             for_others = 0
             for (n = split(substr(line, 2, length(line) - 2), at, " "); n > 0; n--)
                 for_others = for_others || index(missing_parts " ", " " at[n] " ")
@@ -291,11 +276,7 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
                 put("/* >>" (stem(file) ~ /\// ? "" : part "/") stem(file) " */")
         }
         check_duplicate(line, file)
-        note_macro(line)
-        if (line == "@undef@")
-            put_undefs()
-        else
-            put_lines(line == joined ? as_written : line)
+        put_lines(line == joined ? as_written : line)
         blank = line == ""
     }
     if (condition != "")
@@ -702,6 +683,7 @@ function note_mentions(    i, line, name, in_macro) {
             continue
         line = code_of(i)
         in_macro = line ~ /^ *#/ || (in_macro && text[i - 1] ~ /\\$/)
+        sub(/^ *# *define +gckpti_[a-z0-9_]+/, "", line) # in place of the function, where a part is missing
         while (match(line, /gckpti_[a-z0-9_]+/)) {
             name = substr(line, RSTART, RLENGTH)
             line = substr(line, RSTART + RLENGTH)
@@ -737,16 +719,19 @@ function drop_needless_prototypes(    f, name, span, begin, i) {
         drop_lines(begin, span[3] + 0)
     }
 }
-# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left.
-function drop_empty_files(    i, begin, is_full, has_code) {
+# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left. Where both are in one file,
+# GCKPTI_COLD_BEGIN and _END do not count as code.
+function drop_empty_files(    i, begin, is_full, has_code, cold) {
     for (i = 1; i <= lines + 1; i++) {
         if (i > lines || text[i] ~ /^\/\* >>/ || text[i + 1] ~ /^ \* >>/) {
-            if (begin && !is_full)
+            if (begin && !is_full && !cold)
                 drop_lines(begin, i - 1)
             begin = text[i] ~ /^\/\* >>/ ? i : 0
-            is_full = 0
+            is_full = cold = 0
         }
-        if (i <= lines && code_of(i) != "" && !(i in dropped))
+        if (text[i] ~ /^GCKPTI_COLD_/)
+            cold += text[i] ~ /BEGIN/ ? 1 : -1
+        else if (i <= lines && code_of(i) != "" && !(i in dropped))
             is_full = has_code[part_of[i]] = 1
     }
     for (i = 1; i <= lines; i++)
@@ -876,11 +861,13 @@ function forget_dropped(    i, k) {
     split("", needed)
     split("", used_declaration)
 }
-# Drops each #if whose branches are all empty.
+# Drops each #if whose branches are all empty; makes an #ifdef of an #ifndef whose first branch is.
 function drop_empty_conditionals(    i, deep) {
     for (i = 1; i <= lines; i++) {
         if (i in dropped || text[i] == "")
             continue
+        if (text[i] == "#else" && !is_full[deep] && sub(/^#ifndef /, "#ifdef ", text[begun_at[deep]]))
+            drop_lines(i, i)
         if (text[i] ~ /^ *# *if/) {
             begun_at[++deep] = i
             is_full[deep] = 0
@@ -911,6 +898,18 @@ function merge_conditionals(    i, deep, condition, end) {
         end = text[i] ~ /^ *# *endif/ ? i : 0
         if (end)
             deep--
+    }
+}
+# Drops each GCKPTI_COLD_END and the next GCKPTI_COLD_BEGIN between which there are only comments and blank lines.
+function merge_cold(    i, end) {
+    for (i = 1; i <= lines; i++) {
+        if ((i in dropped) || text[i] == "" || text[i] ~ /^(\/\*| \*|\/\/)/)
+            continue
+        if (end && text[i] ~ /^GCKPTI_COLD_BEGIN/) {
+            drop_lines(end, end)
+            drop_lines(i, i)
+        }
+        end = text[i] ~ /^GCKPTI_COLD_END/ ? i : 0
     }
 }
 function contents(    i) {
@@ -970,10 +969,12 @@ END {
         if (missing_parts == "")
             find_functions()
         drop_needless_prototypes()
+        drop_empty_conditionals()
         if (missing_parts != "")
             drop_empty_files()
         drop_empty_headings()
         merge_conditionals()
+        merge_cold()
     }
     for (i = 1; i <= lines && !bad; i++) {
         if (i in dropped || (edition != "" && text[i] == "" && blank))

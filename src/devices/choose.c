@@ -1,8 +1,7 @@
-#ifndef GCKPT_NO_DEVICES
 #include "run/internal.h"
 
 GCKPTI_COLD_BEGIN
-
+#ifndef GCKPT_NO_DEVICES
 GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -95,6 +94,5 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
                             gckpti_memory_hint(e));
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END

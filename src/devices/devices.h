@@ -55,17 +55,12 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #define gckpti_cpu_copy_in         gckpti_cpu_copy
 #define gckpti_cpu_copy_out        gckpti_cpu_copy
 /* The CPU has none of the optional functions of a backend. */
-#define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
-#define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies     ((gckpti_wait_fn)0)
-#define gckpti_cpu_copy_async      ((gckpti_copy_fn)0)
-#define gckpti_cpu_host_get        ((gckpti_get_fn)0)
-#define gckpti_cpu_host_release    ((gckpti_release_fn)0)
-typedef void *(*gckpti_queue_fn)(void *, int);
-typedef void (*gckpti_wait_fn)(void *, int);
-typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
-typedef void *(*gckpti_get_fn)(void *, size_t);
-typedef void (*gckpti_release_fn)(void *, void *, size_t);
+#define gckpti_cpu_use_comm_queue  ((void *(*)(void *, int))0)
+#define gckpti_cpu_wait_comm_queue ((void (*)(void *, int))0)
+#define gckpti_cpu_wait_copies     ((void (*)(void *, int))0)
+#define gckpti_cpu_copy_async      ((void (*)(void *, void *, const void *, size_t, int))0)
+#define gckpti_cpu_host_get        ((void *(*)(void *, size_t))0)
+#define gckpti_cpu_host_release    ((void (*)(void *, void *, size_t))0)
 
 #define gckpti_check_backend(e)                      GCKPT_OK
 #define gckpti_use_backend(e)                        GCKPT_OK
