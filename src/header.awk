@@ -383,8 +383,8 @@ function is_dead(head,    list, n, i) {
     return 0
 }
 # Notes the private functions that are macros here because a part is missing: is_stub, those without an effect, whose body
-# only discards arguments or is a constant; is_zero, those whose body is 0. A name under an #if, or with another definition,
-# is no such function: the edition may have the part.
+# only discards arguments or is a constant; is_zero, those whose body is 0; is_identity, those whose body is their last
+# argument. A name under an #if, or with another definition, is no such function: the edition may have the part.
 function note_stubs(    i, name, body, depth, counts, nested, forms, stub) {
     for (i = 1; i <= lines; i++) {
         if (text[i] ~ /^ *# *if/)
@@ -399,13 +399,15 @@ function note_stubs(    i, name, body, depth, counts, nested, forms, stub) {
         body = text[i]
         if (nested || !sub(/^#define gckpti_[a-z0-9_]+\([a-z_, .]*\) +/, "", body) || body ~ /\\$/)
             continue
-        stub[name] = body == "0" ? 2 : 1
+        stub[name] = body == "0" ? 2 : body == "(result)" && text[i] ~ /, result\) / ? 3 : 1
         gsub(/\(void\)(\([a-z_]+\)|0)(, )?/, "", body)
-        if (body !~ /^\(?(0|GCKPT_OK)?\)?$/)
+        if (stub[name] < 3 && body !~ /^\(?(0|GCKPT_OK)?\)?$/)
             delete stub[name]
     }
     for (name in stub)
-        if (forms[name] == 1) {
+        if (forms[name] == 1 && stub[name] == 3)
+            is_identity[name] = 1
+        else if (forms[name] == 1) {
             is_stub[name] = 1
             if (stub[name] == 2)
                 is_zero[name] = 1
@@ -436,11 +438,18 @@ function are_used(from, to,    i, begin, end, line, word, uses_of, asked) {
             return 0
     return 1
 }
-# Drops the statements that only call such a function, unless they depend on a condition.
+# Drops the statements that only call such a function, unless they depend on a condition, and "result = f(.., result);".
 function drop_calls_of_stubs(    i, k, name, before) {
     for (i = 2; i <= lines; i++) {
         before = text[i - 1]
         sub(/ *\/\*.*\*\/$/, "", before)
+        if (text[i] ~ /^ +result = gckpti_[a-z_]+\(.*, result\);$/ && before ~ /([;{}]|@dead@)$/) {
+            name = text[i]
+            gsub(/^ +result = |\(.*/, "", name)
+            if (name in is_identity)
+                text[i] = "@dead@"
+            continue
+        }
         if (text[i] !~ /^ +(\(void\))?gckpti_[a-z0-9_]+\(/ || before !~ /([;{}:]|@dead@)$|^$/)
             continue
         name = text[i]
@@ -738,13 +747,18 @@ function drop_empty_files(    i, begin, is_full, has_code, cold) {
         if (part_of[i] != "" && !(part_of[i] in has_code))
             drop_lines(i, i)
 }
-# Drops the headings ("---- store/arrays.c ----") that no code or comment follows before the next heading.
-function drop_empty_headings(    i, last) {
+# Drops the headings that no code or comment follows before the next heading, and those with the name of the file that
+# defines the functions below ("---- store/arrays.c ----") if none of their prototypes is left.
+function drop_empty_headings(    i, last, file) {
     for (i = 1; i <= lines; i++) {
         if (i in dropped || text[i] == "")
             continue
-        if (last && text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/)
-            drop_lines(last, last)
+        if (text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/) {
+            if (last || file)
+                drop_lines(last ? last : file, last ? last : file)
+            file = text[i] ~ /^\/\* ---- [a-z_]+\/[a-z_]+\.c ---- \*\/$/ ? i : 0
+        } else if (text[i] ~ /^(GCKPTI_FN|static) / && (i in in_prototype))
+            file = 0
         last = text[i] ~ /^\/\* ---- .*---- \*\/$/ ? i : 0
     }
 }

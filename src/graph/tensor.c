@@ -43,7 +43,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
+    if (!GCKPTI_RUNS_BUILT) { /* GCKPT_SMALL: op descriptors lack their planning functions */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs only printed plans");
         return NULL;
     }

@@ -192,8 +192,6 @@ static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
 #endif
 }
 
-enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
-
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
