@@ -24,15 +24,12 @@ typedef struct {
 GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b);
 
 /* ---- devices/choose.c ---- */
-/* Refuses a desc.backend for which the plan was not made. */
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
-
-/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. Refuses one for
+ * which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
-/* Allocate the backend's block; free it, if there is one. */
+/* Allocates the backend's block, which the module of devices frees. */
 GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
 
 /* Copies a parameter's newest values and state to where this executor reads them. An error is set
  * in e if `in_step` is nonzero, else in its store. */
@@ -62,11 +59,9 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #define gckpti_cpu_host_get        ((void *(*)(void *, size_t))0)
 #define gckpti_cpu_host_release    ((void (*)(void *, void *, size_t))0)
 
-#define gckpti_check_backend(e)                      GCKPT_OK
 #define gckpti_use_backend(e)                        GCKPT_OK
 #define gckpti_take_device_kernels(e, node, kernels) ((void)(node))
 #define gckpti_alloc_backend(e)                      GCKPT_E_MEMORY
-#define gckpti_free_backend(e)                       ((void)0)
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)

@@ -274,8 +274,6 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_allocator a = exec->memory;
     (void)gckpti_notify(exec, GCKPTI_ON_FREE, NULL);
     gckpti_unbind(&exec->device.binding);
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_free_backend(exec);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
