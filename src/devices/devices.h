@@ -1,8 +1,9 @@
 #pragma once
 #include "cpu/cpu.h"
 
-/* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
- * a function or a value. In a build without devices it is gckpti_cpu_NAME, whatever b is. */
+/* Devices: backends that a user passes in desc.backend. gckpti_backend(e) is the executor's, which
+ * has all functions set. GCKPTI_OF(b, name) is a field of backend b, a function or a value. In a
+ * build without devices it is gckpti_cpu_NAME, whatever b is. */
 static inline const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -11,6 +12,7 @@ static inline const char *gckpti_cpu_finish(void *context)
 
 #ifndef GCKPT_NO_DEVICES
 #define GCKPTI_OF(b, name) (b)->name
+#define gckpti_backend(e)  ((const gckpt_backend *)&(e)->devices.backend)
 
 typedef struct {
     gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
@@ -46,6 +48,7 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #include "cpu/internal.h" /* the CPU's functions, which GCKPTI_OF names */
 
 #define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
+#define gckpti_backend(e)          ((void)(e), (const gckpt_backend *)NULL)
 #define gckpti_cpu_own_memory      0
 #define gckpti_cpu_context         ((void *)0)
 #define gckpti_cpu_name            "processor"

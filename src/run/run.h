@@ -182,16 +182,6 @@ static inline void gckpti_set_state(gckpt_exec *e, int state)
     e->step.state = state;
 }
 
-/* Returns the backend, which has all functions set; NULL in a build without devices (GCKPTI_OF). */
-static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
-{
-#ifndef GCKPT_NO_DEVICES
-    return &e->devices.backend;
-#else
-    return (void)e, (const gckpt_backend *)NULL;
-#endif
-}
-
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
