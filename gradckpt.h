@@ -153,19 +153,19 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1279
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
- *     >>store     parameters and optimiser state, however they are stored                     1648
- *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7877
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
- *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4886
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2356
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              897
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
- *     >>files     safetensors                                                                 1508
- *     >>export    plans and weights as C constants                                             615
+ *     >>store     parameters and optimiser state, however they are stored                     1615
+ *     >>graph     tensors, views, segments, gckpt_apply                                        594
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7845
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1195
+ *     >>tiles     fused groups, which run a tile of rows at a time                              87
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4850
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2347
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              896
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4642
+ *     >>files     safetensors                                                                 1471
+ *     >>export    plans and weights as C constants                                             610
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2967
  */
 
@@ -2046,7 +2046,8 @@ extern "C" {
 #define GCKPTI_PART(no)                                                                            \
     GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
     GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
-enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* graphs, plans */
+enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
@@ -2102,10 +2103,8 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 
 
-/* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
-#ifndef GCKPT_NO_TEXT
-GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-#else
+
+#ifdef GCKPT_NO_TEXT
 /* Without error texts, only the result is stored. Other arguments count as used. */
 static inline void gckpti_no_text(const char *text, ...) { (void)text; }
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
@@ -2152,11 +2151,6 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
 
 
-#ifndef GCKPT_NO_TEXT
-/* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
-GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
-                                 size_t enough);
-#endif
 
 
 
@@ -2179,7 +2173,6 @@ GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 
 
 
-/* ---- base/sort.c ---- */
 typedef int (*gckpti_less_fn)(const void *a, const void *b, const void *context);
 typedef struct {
     uint64_t key;
@@ -2220,7 +2213,6 @@ GCKPTI_INLINE void gckpti_sum_add(float *d, float *comp, float x)
     *d = s;
 }
 
-/* ---- base/threads.c ---- */
 /* How kernels run work items on several threads. */
 typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
@@ -2366,10 +2358,16 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
-GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args)
+/* Sets the object's last or sticky error, unless it has a sticky one. */
+GCKPTI_FN void gckpti_set_error(void *object, gckpt_result result, int sticky, const char *format,
+                                va_list args)
 {
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return;
+    *(sticky ? &o->sticky : &o->last) = result;
 #ifdef GCKPT_NO_TEXT
-    (void)o, (void)format, (void)args;
+    (void)format, (void)args;
 #else
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
@@ -2386,15 +2384,12 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
 }
 
 #ifndef GCKPT_NO_TEXT
+/* Sets the last error likewise. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
 {
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
     va_list args;
     va_start(args, format);
-    o->last = result;
-    gckpti_set_text(o, format, args);
+    gckpti_set_error(object, result, 0, format, args);
     va_end(args);
     return result;
 }
@@ -2507,8 +2502,7 @@ GCKPTI_COLD_END
 
 GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
+    gckpti_allocator a = { { NULL, NULL, NULL, 0 }, 0, 0, 0 };
     if (memory)
         a.desc = *memory;
     return a;
@@ -2659,6 +2653,7 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 }
 
 #ifndef GCKPT_NO_TEXT
+/* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough)
 {
@@ -2863,10 +2858,7 @@ GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    gckpt_shape s;
-    memset(&s, 0, sizeof s);
-    s.n = n;
-    s.d[0] = a, s.d[1] = b, s.d[2] = c, s.d[3] = d;
+    const gckpt_shape s = { n, { a, b, c, d } };
     return s;
 }
 
@@ -4415,7 +4407,6 @@ typedef struct {
 } gckpti_mirror;
 #endif
 
-/* ---- store/params.c ---- */
 typedef struct {
     gckpt_parameter p;         /* public part; owns p.name */
     unsigned char *new_block;  /* memory for new values while the storage changes */
@@ -4464,14 +4455,13 @@ struct gckpt_store {
 #endif
 };
 
-/* ---- store/params.c ---- */
-/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8 in older files,
- * more states (no optimiser has more than four), and the metadata key of the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
+ * four), and the metadata key of the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
-                                               "#scale",  "#state4", "#state5", "#state6",
-                                               "#state7", "#state8", "#state9", "#updates" };
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#updates" };
 
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
+enum { GCKPTI_VALUES = -1, GCKPTI_UPDATES = 10 };
 
 
 
@@ -4500,7 +4490,6 @@ static inline float *gckpti_array(const gckpti_param *q, int slot)
 
 
 
-/* ---- store/arrays.c ---- */
 
 /* Returns sum + more, at most SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
@@ -4519,13 +4508,8 @@ GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
 
 
 
-/* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
-/* Records that the copy `newest` (host or mirror) has changed values or state. */
-GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest);
 
-/* Copies the newest values and state to the host, if a mirror has them. */
-GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
 
 /* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
@@ -4561,16 +4545,10 @@ static inline int gckpti_is_random(const gckpt_init *init)
 }
 
 
-/* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
 enum { GCKPTI_HAS_NOTES = 1 };
-GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
-/* Appends a note, even if the key exists. Returns 0 without memory. */
-GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Replaces older notes by newer ones that have the same keys. */
-GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #else
 enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_notes_shrink(s, count)  ((void)0)
@@ -4668,15 +4646,10 @@ static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_store
 
 /* Returns the kind of a gckpt_storage, or NULL if this build has none. */
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
 /* Returns the bytes of n values of rows of `row` values; they end with a block. */
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
 
-/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks, and
- * returns its elements; and back: returns 0 if no rows have these bytes. */
-GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape);
-GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
 
 /* Returns how many of n values to convert at once, from element `at` on: a whole row at most. */
 static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
@@ -4688,11 +4661,7 @@ static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
 #define gckpti_values_bytes(p)                                                                     \
     ((size_t)gckpti_storage_bytes((int)(p)->storage, gckpti_last(&(p)->shape), (p)->elements))
 
-/* Sets the address of the values, in q's storage. */
-GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
 
-/* Returns the memory of the values, which the store owns. */
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 
 static inline uint16_t gckpti_half_at(const void *from, int k)
 {
@@ -4720,14 +4689,9 @@ static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed 
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-/* Returns u without the elements before `at`, the start of a row. */
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 
 
-/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
- * 0 if a float is too large. */
-GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 
 /* ---- quant/ops.c ---- */
@@ -4745,7 +4709,7 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
 #define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
 #define gckpti_unpack_shape(kind, shape)      1
-#define gckpti_values_chunk(row, at, n)       gckpti_min((n) - (at), GCKPTI_CHUNK)
+#define gckpti_values_chunk(row, at, n)       ((void)(row), gckpti_min((n) - (at), GCKPTI_CHUNK))
 #define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
 #define gckpti_set_stored(q, from)            ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
 #define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
@@ -4963,6 +4927,8 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n)
     return n / row * gckpti_blocks_bytes(kind, row) + gckpti_blocks_bytes(kind, n % row);
 }
 
+/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks, and
+ * returns its elements; and back: returns 0 if no rows have these bytes. */
 GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = &gckpti_kinds[storage];
@@ -4984,6 +4950,7 @@ GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *
 }
 
 /* ---- the memory of values in any storage ---- */
+/* Returns the memory of the values, which the store owns. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
     const void *first = gckpti_stored(&q->p);
@@ -4992,6 +4959,7 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
     return block;
 }
 
+/* Sets the address of the values, in q's storage. */
 GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values)
 {
     const int floats = q->p.storage == GCKPT_STORAGE_F32;
@@ -5160,17 +5128,13 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
     if (!*name || gckpti_same_name(name, "__metadata__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
-        return "ends like the name of optimiser state or scales";
+        return "ends like the name of optimiser state";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-GCKPTI_COLD_END
 
 /* >>notes/notes */
 #ifndef GCKPT_NO_NOTES
-
-GCKPTI_COLD_BEGIN
-
 static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
     const char *value = note.text + strlen(note.text) + 1;
@@ -5206,6 +5170,7 @@ static int gckpti_is_reserved_note(const char *key)
     return reserved;
 }
 
+/* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
     const size_t n = strlen(key) + 1, m = strlen(value) + 1;
@@ -5228,6 +5193,7 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
     return order ? order < 0 : a->index < b->index;
 }
 
+/* Replaces older notes by newer ones that have the same keys. */
 /* Sorts notes to find equal keys, since a file may have a million notes. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s)
 {
@@ -5279,9 +5245,8 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     gckpti_notes_merge(store);
     return gckpti_ok(store);
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END
 
 /* >>store/initial */
 /* Computes n initial values from index `at`: fma(uniform, U, fma(normal, N, constant)). They
@@ -5332,6 +5297,7 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
     }
 }
 
+/* Returns u without the elements before `at`, the start of a row. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
 {
     gckpti_compressed rest = *u;
@@ -5356,6 +5322,8 @@ GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n
 }
 
 /* ---- quantisation ---- */
+/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
+ * 0 if a float is too large. */
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     unsigned char *to = gckpti_values_block(q);
@@ -5403,11 +5371,13 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
+/* Records that the copy `newest` (host or mirror) has changed values or state. */
 GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest)
 {
     q->mirror.newest = q->mirror.backend ? newest : GCKPTI_BOTH;
 }
 
+/* Copies the newest values and state to the host, if a mirror has them. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 {
     if (q->mirror.newest != GCKPTI_MIRROR)
@@ -6128,8 +6098,6 @@ struct gckpt_graph {
     int (*check_op)(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes);
 };
 
-enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
-
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
@@ -6170,21 +6138,11 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
-/* Sets the error of a graph, unless it has one already: the first error stays. */
-static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
-                                   va_list args)
-{
-    if (!g || g->object.sticky != GCKPT_OK)
-        return;
-    gckpti_set_text(&g->object, format, args);
-    g->object.sticky = result;
-}
-
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_set_graph_error(g, result, format, args);
+    gckpti_set_error(g, result, 1, format, args);
     va_end(args);
     return NULL;
 }
@@ -6193,7 +6151,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 {
     va_list args;
     va_start(args, format);
-    gckpti_set_graph_error(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
+    gckpti_set_error(call ? call->graph : NULL, result, 1, format, args);
     va_end(args);
     return result;
 }
@@ -6203,7 +6161,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
+    if (!GCKPTI_RUNS_BUILT) { /* GCKPT_SMALL: op descriptors lack their planning functions */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs only printed plans");
         return NULL;
     }
@@ -6914,7 +6872,6 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
     gckpti_sum_add(&arg->grad[i], arg->compensation ? arg->compensation + i : NULL, x);
 }
 
-/* ---- ops/broadcast.c ---- */
 /* Walks through axes of up to four tensors at once, innermost axis first. Adjacent axes are merged
  * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
  * has axes of C and of B*T. */
@@ -6946,14 +6903,12 @@ typedef struct gckpti_strided {
     gckpti_iter it;
 } gckpti_strided;
 
-/* ---- ops/axis.c ---- */
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
     int relative; /* if nonzero, the call's position is added; omitted if 0; of a variable: T */
 } gckpti_slice;
 
-/* ---- ops/embed.c ---- */
 /* Returns the index of the table row that row r of the output copies. */
 GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 {
@@ -6962,7 +6917,6 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
     return first + call->in[1].index[r];
 }
 
-/* ---- ops/norms.c ---- */
 typedef struct {
     int center;     /* if nonzero, the mean is subtracted; or the number of groups */
     int gain, bias; /* index of the input; 0 means none */
@@ -7185,7 +7139,6 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
     return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
 }
 
-/* ---- axes/matmul.c ---- */
 #define GCKPTI_IF_AXES(x, otherwise) x
 #else
 #define GCKPTI_IF_AXES(x, otherwise) otherwise
@@ -7193,7 +7146,6 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
 
 /* >>attention/rotary */
 #ifndef GCKPT_NO_ATTENTION
-/* ---- attention/rotary.c ---- */
 typedef struct {
     int heads;
     float base;
@@ -7247,7 +7199,6 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 
 /* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
 #ifndef GCKPT_NO_IMAGES
-/* ---- images/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2], dilation[2], ceil, exclude_padding; /* of gckpt_window */
 } gckpti_pool;
@@ -7286,7 +7237,6 @@ GCKPTI_INLINE gckpti_pool_taps gckpti_pool_taps_of(const gckpti_pool_state *s, i
     return taps;
 }
 
-/* ---- images/upsample.c ---- */
 typedef struct {
     int size[2]; /* of the result: rows, columns */
     int mode;
@@ -7311,7 +7261,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
     return x;
 }
 
-/* ---- images/channels.c ---- */
 typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* one value per channel, as in all arrays below */
@@ -7328,7 +7277,6 @@ typedef struct {
     gckpti_channel_fn sums, out, dx;
 } gckpti_channel_kernels;
 
-/* ---- images/conv.c ---- */
 typedef struct {
     gckpt_window window;
     int transposed;
@@ -7426,7 +7374,6 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
-/* ---- recurrent/delta.c ---- */
 enum { GCKPTI_DELTA_COLUMNS = 1024 }; /* most columns of a head */
 typedef struct {
     int capacity, window; /* attributes of the caches that are read; 0 without caches */
@@ -7448,11 +7395,6 @@ typedef struct gckpti_delta_step {
 } gckpti_delta_step;
 typedef void (*gckpti_delta_fn)(const gckpti_delta_step *step);
 
-#ifndef GCKPT_NO_ATTENTION
-/* Adds the gated delta rule of desc to the graph. in: q, k and v. */
-GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in,
-                                          const gckpt_attention_desc *desc);
-#endif
 
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
@@ -8651,7 +8593,6 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
 #ifndef GCKPT_NO_ATTENTION
 enum { GCKPTI_KEY_TILE = 64 }; /* keys per step of attention; part of the specification */
 
-/* ---- attention/ops.c ---- */
 typedef struct {
     int heads;
     int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 */
@@ -8790,21 +8731,13 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
 
 /* >>bf16/attention */
 #ifndef GCKPT_NO_ATTENTION
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
-/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
- * last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
-#else
+#ifdef GCKPT_NO_BF16
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
 #endif
 
 #ifndef GCKPT_NO_LINEAR_LOSS
-/* ---- linear_loss/ops.c ---- */
 typedef struct {
     int block_rows; /* 0, or rows per block in the lowering (linear_loss/plan.c) */
     float cap;      /* softcap of the logits; omitted if 0 */
@@ -8846,7 +8779,6 @@ static inline int gckpti_latest_rows(const gckpt_call *call)
     return 1;
 }
 
-/* ---- cache/run.c ---- */
 typedef struct {
     gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
     unsigned char *values;  /* its caches, in graph order, in memory that the backend can access */
@@ -8931,7 +8863,6 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 #define GCKPTI_KERNEL_OF(call, entry, plain) ((void)(call), (plain))
 #endif
 
-/* ---- ops/fill.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
 
 /* ---- ops/gemm.c ---- */
@@ -9054,10 +8985,6 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
 }
 
 
-/* Returns floats of workspace for a product of m rows, n columns and k terms (344 KiB at most):
- * some terms of a and of a panel of b, in bf16; if k is larger, also partial results, rows x
- * GCKPTI_NC. */
-GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
 
@@ -9314,7 +9241,6 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/losses.c ---- */
 enum {
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
@@ -9457,6 +9383,9 @@ GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
     return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
 }
 
+/* Returns floats of workspace for a product of m rows, n columns and k terms (344 KiB at most):
+ * some terms of a and of a panel of b, in bf16; if k is larger, also partial results, rows x
+ * GCKPTI_NC. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
@@ -11455,6 +11384,8 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
     }
 }
 
+/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
+ * last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
                                       float *scratch)
 {
@@ -12307,6 +12238,7 @@ GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_fl
 
 /* >>recurrent/delta_builder */
 #if !defined(GCKPT_NO_RECURRENT) && !defined(GCKPT_NO_ATTENTION)
+/* Adds the gated delta rule of desc to the graph. in: q, k and v. */
 GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
 {
     gckpt_tensor *all[6] = { in[0], in[1], in[2], desc->decay, desc->beta, NULL };
@@ -14733,7 +14665,6 @@ typedef struct {
 
 #ifndef GCKPT_NO_BF16
 #if GCKPTI_HAS_FAST
-GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #if GCKPTI_AMX
 GCKPTI_FN int gckpti_cpu_has_amx(void);
 #ifndef GCKPTI_CPU_HAS_AMX /* tests define it */
@@ -14756,7 +14687,6 @@ GCKPTI_FN int gckpti_cpu_has_amx(void);
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
 #if GCKPTI_HAS_FAST
-/* ---- cpu/products.c ---- */
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
@@ -14892,7 +14822,8 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
  * thread, so that a thread that loses its core delays others little; 1 if a is a row or c is small.
- * If b is transposed, columns are split first. The rows of a of a block fit into L2. */
+ * If b is transposed, columns are split first. The rows of a of a block fit into L2. A block has 64
+ * rows or more, or 16 of long chains (gradients of weights). */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
@@ -14901,6 +14832,7 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     if (t->m == 1) /* b in long runs */
         narrow = t->k > t->n ? 128 : 512;
     int small = t->m * t->n * t->k < 65536;
+    const int64_t low = t->k < 4 * HIGH ? 4 * GCKPTI_STRIP : GCKPTI_STRIP;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
     int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
@@ -14908,7 +14840,7 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
         if (count < items && s->cols > narrow &&
             (t->b.stride != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_ceil_to((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
+        else if (s->rows > low)
             s->rows = gckpti_ceil_to((s->rows + 1) / 2, GCKPTI_STRIP);
     s->col_blocks = (t->n + s->cols - 1) / s->cols;
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
@@ -15706,8 +15638,9 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
     gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_item, &t);
 }
 
-/* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
- * a function or a value. In a build without devices it is gckpti_cpu_NAME, whatever b is. */
+/* Devices: backends that a user passes in desc.backend. gckpti_backend(e) is the executor's, which
+ * has all functions set. GCKPTI_OF(b, name) is a field of backend b, a function or a value. In a
+ * build without devices it is gckpti_cpu_NAME, whatever b is. */
 static inline const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -15716,6 +15649,7 @@ static inline const char *gckpti_cpu_finish(void *context)
 
 #ifndef GCKPT_NO_DEVICES
 #define GCKPTI_OF(b, name) (b)->name
+#define gckpti_backend(e)  ((const gckpt_backend *)&(e)->devices.backend)
 
 typedef struct {
     gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
@@ -15725,54 +15659,30 @@ typedef struct {
 } gckpti_device_state;
 
 
-/* ---- devices/choose.c ---- */
-/* Refuses a desc.backend for which the plan was not made. */
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
-GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
-/* Allocate the backend's block; free it, if there is one. */
-GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
 
-/* Copies a parameter's newest values and state to where this executor reads them. An error is set
- * in e if `in_step` is nonzero, else in its store. */
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
-/* ---- devices/host.c ---- */
-/* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until another call, a kernel on the host or a copy to slower memory uses that memory. */
-GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
-
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
 
 #define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
+#define gckpti_backend(e)          ((void)(e), (const gckpt_backend *)NULL)
 #define gckpti_cpu_own_memory      0
 #define gckpti_cpu_context         ((void *)0)
 #define gckpti_cpu_name            "processor"
 #define gckpti_cpu_copy_in         gckpti_cpu_copy
 #define gckpti_cpu_copy_out        gckpti_cpu_copy
 /* The CPU has none of the optional functions of a backend. */
-#define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
-#define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies     ((gckpti_wait_fn)0)
-#define gckpti_cpu_copy_async      ((gckpti_copy_fn)0)
-#define gckpti_cpu_host_get        ((gckpti_get_fn)0)
-#define gckpti_cpu_host_release    ((gckpti_release_fn)0)
-typedef void *(*gckpti_queue_fn)(void *, int);
-typedef void (*gckpti_wait_fn)(void *, int);
-typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
-typedef void *(*gckpti_get_fn)(void *, size_t);
-typedef void (*gckpti_release_fn)(void *, void *, size_t);
+#define gckpti_cpu_use_comm_queue  ((void *(*)(void *, int))0)
+#define gckpti_cpu_wait_comm_queue ((void (*)(void *, int))0)
+#define gckpti_cpu_wait_copies     ((void (*)(void *, int))0)
+#define gckpti_cpu_copy_async      ((void (*)(void *, void *, const void *, size_t, int))0)
+#define gckpti_cpu_host_get        ((void *(*)(void *, size_t))0)
+#define gckpti_cpu_host_release    ((void (*)(void *, void *, size_t))0)
 
-#define gckpti_check_backend(e)                      GCKPT_OK
 #define gckpti_use_backend(e)                        GCKPT_OK
 #define gckpti_take_device_kernels(e, node, kernels) ((void)(node))
 #define gckpti_alloc_backend(e)                      GCKPT_E_MEMORY
-#define gckpti_free_backend(e)                       ((void)0)
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)
@@ -15845,7 +15755,6 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* ---- tiles/op.c ---- */
 #ifndef GCKPT_NO_TILES
 #define gckpti_is_fused_op(op) ((op) == &gckpti_op_fused)
 #else
@@ -16343,7 +16252,6 @@ typedef struct gckpti_planner {
     double store_all_peak;              /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
-/* ---- plan/tensors.c ---- */
 
 
 
@@ -16353,7 +16261,6 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* ---- plan/model.c ---- */
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
@@ -16363,7 +16270,6 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 
 
 
-/* ---- plan/schedule.c ---- */
 /* Returns the node of an entry. */
 static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
 {
@@ -16427,14 +16333,13 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 
 
 
-/* ---- plan/encode.c ---- */
 
 
+#endif /* GCKPT_SMALL */
 
 /* Declarations of features. */
 
 /* >>dist/plan */
-#endif
 
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
@@ -16462,15 +16367,8 @@ static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t ro
     return (gckpti_vrank_rows(p, rows, vrank) + p->rows - 1) / p->rows;
 }
 
-/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
- * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
-GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows);
 
-/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
-GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p);
 
-/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
-GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u);
 
 /* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
 static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
@@ -16508,9 +16406,6 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
     return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
-/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
- * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
-GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
@@ -16633,17 +16528,9 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 }
 #endif
 
-/* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
-/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
- * parts that a later reload copies back live at the forward after which they are offloaded, or at
- * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
-GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x);
 
 
-/* ---- offload/plan.c ---- */
-/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
-GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u);
 #else
 #define gckpti_scan_copies(p, s, entry, x) 0
 #define gckpti_price_copy(p, ins, u)       ((void)0)
@@ -16652,18 +16539,11 @@ GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gck
 /* >>devices/plan */
 /* ---- what planning asks a backend; NULL is the processor (devices/plan.c) ---- */
 #ifndef GCKPT_NO_DEVICES
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
 
-/* Returns the name of a backend, or "the processor" for NULL. */
-GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
 
 /* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
 
-/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
-GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
-                                            gckpt_call *call);
 #else
 #define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
 #define gckpti_backend_name(b)            "the processor"
@@ -16675,17 +16555,14 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 
 /* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
-/* ---- plan/tensors.c ---- */
 #if GCKPTI_HAS_STAGED
 #define gckpti_is_staged(p, t) gckpti_must_stage(p, t)
 #else
 #define gckpti_is_staged(p, t) ((void)(p), 0)
 #endif
 
-/* ---- plan/model.c ---- */
 enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
-/* ---- plan/place.c ---- */
 /* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
@@ -16719,13 +16596,11 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
-/* ---- plan/lowered.c ---- */
 /* An instruction whose operands are being listed. */
 typedef struct {
     int x, position; /* its index; the position of its entry in the schedule, or -1 without one */
 } gckpti_ins_at;
 
-/* ---- plan/encode.c ---- */
 /* A plan that is being written. Its arrays are in p->temp and, unlike the plan, not const. */
 typedef struct {
     gckpt_plan plan;
@@ -17004,6 +16879,7 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- what planning asks a backend; NULL is the processor ---- */
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
 GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
 {
     const char *name = backend ? backend->name : NULL;
@@ -17013,6 +16889,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
     return 2 + (int)(hash & 0x3fffffff);
 }
 
+/* Returns the name of a backend, or "the processor" for NULL. */
 GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b)
 {
     return b ? b->name : "the processor";
@@ -17023,6 +16900,7 @@ GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op)
     return b && b->find_fast && (!op || b->find_fast(b->context, op, GCKPT_FORWARD));
 }
 
+/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
 GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
                                             gckpt_call *call)
 {
@@ -18232,11 +18110,9 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
     return gckpti_fused_add_buffers(r);
 }
 
-GCKPTI_COLD_END
 
 /* >>tiles/fuse */
 
-GCKPTI_COLD_BEGIN
 
 /* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
@@ -18859,6 +18735,9 @@ GCKPTI_COLD_END
 #ifndef GCKPT_NO_OFFLOAD
 
 /* ---- offloads and reloads in a scan of a schedule from its end ---- */
+/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
+ * parts that a later reload copies back live at the forward after which they are offloaded, or at
+ * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
 GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
 {
     const int u = gckpti_entry_node(p, entry), reload = gckpti_is_copy_back(p, entry);
@@ -19772,6 +19651,8 @@ GCKPTI_PASSES(dist)
 }
 
 /* ---- rows of steps, as planned ---- */
+/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
+ * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
 GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
 {
     int64_t least = 0;
@@ -19782,6 +19663,7 @@ GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
     return least;
 }
 
+/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
 GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
 {
     const int64_t rows = (p->batch + p->virtual_ranks - 1) / p->virtual_ranks;
@@ -19790,6 +19672,7 @@ GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
     return (uint64_t)((rows > p->rows ? rows : p->rows) * gckpti_local_vranks(p));
 }
 
+/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
 GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
 {
     const uint64_t vranks = (uint64_t)gckpti_local_vranks(p), rows = (uint64_t)p->rows;
@@ -19872,6 +19755,7 @@ static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
     }
 }
 
+/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
 GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u)
 {
     if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_RELOAD)
@@ -20425,6 +20309,8 @@ static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result 
     return !p->failed;
 }
 
+/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
+ * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
@@ -21009,13 +20895,7 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #endif /* GCKPT_SMALL */
 
 #ifndef GCKPT_NO_SEARCH
-#ifndef GCKPT_NO_OFFLOAD
-GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
-GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
-GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x);
-GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy);
-GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candidate *candidate);
-#else
+#ifdef GCKPT_NO_OFFLOAD
 /* Without slower memory no copy is possible, and there is one strategy. */
 #define gckpti_round_trip_cost(s, bytes) 0
 #define gckpti_copy_cost(s, node, bytes) UINT64_MAX
@@ -21026,7 +20906,6 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 
 /* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
 
-/* ---- search/bound.c ---- */
 /* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
  * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
  * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
@@ -21043,10 +20922,8 @@ enum {
  * its results out and back, or (0) keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 
-/* ---- search/search.c ---- */
 #define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
 #define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
-/* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
  * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
 typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
@@ -23212,7 +23089,6 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 
 /* Declarations shared by the files of layer planner (MANIFEST); some are in folders of features. */
 
-/* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
@@ -24217,33 +24093,15 @@ static inline int gckpti_is_data_parallel(const gckpt_plan *p)
     return p->ranks > 1 && p->virtual_ranks >= p->ranks;
 }
 
-/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
- * first. A step of one rank can be abandoned at any time. */
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
 /* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
  * the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 
-/* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
- * last one of each virtual rank may have fewer rows than the others. */
-GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
 
-/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
- * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
- * `result` is. With one rank, or if no barrier follows, returns `result`. */
-GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
-/* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
- * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. If
- * e is NULL, refuses a sharded array; NULL then is an error of s. */
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
-                                           int slot, int64_t at, float scratch[GCKPTI_CHUNK],
-                                           int64_t *n);
 
-/* Runs a status barrier of a save, unless e is NULL. */
-GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
@@ -24319,9 +24177,6 @@ typedef struct {
 
 #define gckpti_backend_copies(e) (e)->offload.by_backend
 
-/* Waits for the copies due at instruction x or before, and for all that were started earlier.
- * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
-GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
 #else
 #define gckpti_backend_copies(e)         0
 #define gckpti_wait_copies(e, x, result) (result)
@@ -24343,27 +24198,14 @@ GCKPTI_COLD_END /* begun by planner */
  *
  * The executor interprets a plan. For each instruction it fills a gckpt_call with the addresses of
  * the operands (in the arena, or where parameters, inputs and constants are) and passes it to the
- * kernel that the backend has for the op. From gckpt_step to a kernel and an update:
- *   gckpt_step          (training) gckpti_prepare_step (step) checks the request and the plan;
- *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
- *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
- *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
- *                       module may wait, or move step.pc: skip it, replay the body.
- *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
- *                       get f32 copies. The op's kernel runs, in strips if the plan
- *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_next     (advance) ends a micro-batch; the body runs again while there are rows.
- *   gckpti_run_barrier  (training) before the first update: the losses' counts are final; a step
- *                       that clips finishes all gradients.
- *   gckpti_run_update   (training) a pass over a parameter.
- *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
- * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
- * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
- * Read step and advance first. Only calls of the backend (gckpti_backend) read or write the
- * arena and the backend's copies of parameters, feeds and loss sums: the host may have no access.
+ * kernel that the backend has for the op. docs/architecture.md, "A step", names the functions from
+ * gckpt_step to a kernel and an update; read step and advance first. A feature with a state in the
+ * executor is a module (src/dist, src/fetch, ..): one function that the core calls at each
+ * gckpti_event (internal.h), listed in run/modules.h. Only calls of the backend (gckpti_backend)
+ * read or write the arena and the backend's copies of parameters, feeds and loss sums: the host may
+ * have no access.
  * ============================================================================================== */
 
-/* ---- run/open.c ---- */
 /* The states of a step. e->step.pc is the next instruction.
  *
  *            gckpt_step_begin               gckpt_step_end
@@ -24472,8 +24314,6 @@ struct gckpt_exec {
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2]; /* 1 - beta1^bias_step, 1 - beta2^bias_step */
-        uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
@@ -24519,18 +24359,6 @@ static inline void gckpti_set_state(gckpt_exec *e, int state)
     e->step.state = state;
 }
 
-/* Returns the backend, which has all functions set; NULL in a build without devices (GCKPTI_OF). */
-static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
-{
-#ifndef GCKPT_NO_DEVICES
-    return &e->devices.backend;
-#else
-    return (void)e, (const gckpt_backend *)NULL;
-#endif
-}
-
-enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
-
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
@@ -24572,7 +24400,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
     return &e->store->params[e->tables.params[i].index];
 }
 
-/* ---- run/open.c ---- */
 /* Returns 1 if a plan is a constant of the program. */
 static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
 
@@ -24580,14 +24407,7 @@ static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->bloc
 
 
 
-/* ---- run/feeds.c ---- */
 
-
-/* Declarations shared by the files of layer run, which a compiler sees in the order of MANIFEST.
- * Stubs of disabled features do nothing and return their `result` argument. */
-
-/* ---- run/memory.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
 typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
@@ -24627,7 +24447,6 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
     return GCKPTI_IS_SMALL && event >= GCKPTI_ON_FED ? GCKPT_OK : gckpti_notify_all(e, event, arg);
 }
 
-/* ---- run/open.c ---- */
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
@@ -24762,8 +24581,6 @@ GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 }
 
 /* >>run/memory */
-GCKPTI_COLD_BEGIN
-
 /* Allocates n * size aligned bytes; NULL if base is NULL. `used` stops at PTRDIFF_MAX / 2. */
 GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 {
@@ -24788,22 +24605,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
 }
-
-/* Checks that no kernel wrote after the end of the arena. */
-GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
-{
-    unsigned char canary[GCKPTI_CANARY];
-    if (!e->desc.arena)
-        gckpti_from_backend(e, canary, e->blocks.arena + e->plan->arena, sizeof canary);
-    for (size_t i = 0; !e->desc.arena && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote past the end of the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
 
 /* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
  * batch-invariant nodes to which instructions before `end` add. */
@@ -25057,183 +24858,8 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     const unsigned reads = gckpti_debug(e) & (GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON);
     gckpti_poll_pending(group, &c, reads ? 0 : GCKPTI_MAX_PENDING); /* they read the floats now */
 }
-#endif
-
-/* >>devices/choose */
-#ifndef GCKPT_NO_DEVICES
-
-GCKPTI_COLD_BEGIN
-
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = e->desc.backend;
-    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? b && gckpti_backend_id(b, 0) == p->backend_id : !b)
-        return GCKPT_OK;
-    return gckpti_error(e->store, GCKPT_E_ARG,
-                        "exec: the plan was made for %s, desc.backend is %s; plan with "
-                        "gckpt_plan_desc.backend = the one that runs it",
-                        p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
-                        b ? b->name : "NULL");
-}
-
-GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = e->desc.backend;
-    gckpt_backend *backend = &e->devices.backend; /* all zero so far */
-    const int own_memory = b && b->own_memory;
-    if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
-                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                        (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has its own memory, so all functions up to finish "
-                            "except workspace are needed",
-                            b->name);
-    if (b) {
-        *backend = *b;
-        e->update.writes_back = !b->update || b->writes_back;
-    }
-    if (!own_memory)
-        gckpti_complete_backend(backend);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
-                                          gckpti_exec_node *kernels)
-{
-    const gckpt_backend *b = e->desc.backend;
-    gckpt_kernel forward = NULL, backward = NULL;
-    if (!b)
-        return;
-    if (gckpti_runs_fast(node)) {
-        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
-        forward = b->find(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
-    }
-    if (forward || b->own_memory)
-        kernels->forward = forward;
-    if (backward || b->own_memory)
-        kernels->backward = backward;
-}
-
-/* Returns the backend's advice after an allocation failed, or "". */
-static const char *gckpti_memory_hint(const gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    return b->memory_hint ? b->memory_hint(b->context) : "";
-}
-
-GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    const size_t size = e->blocks.backend_size;
-    if (size < (size_t)PTRDIFF_MAX / 2)
-        e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
-    return e->blocks.backend ? GCKPT_OK
-                             : gckpti_error(e->store, GCKPT_E_MEMORY,
-                                            "exec: the backend has no memory for %z bytes of "
-                                            "arena, sums, feeds%s",
-                                            size, gckpti_memory_hint(e));
-}
-
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    if (e->blocks.backend)
-        b->release(b->context, e->blocks.backend, e->blocks.backend_size);
-}
-
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
-{
-    if (!gckpti_backend(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: backend %s has no memory for its copy of \"%s\"%s",
-                            in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,
-                            gckpti_memory_hint(e));
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-#endif
-
-/* >>run/backend */
-GCKPTI_COLD_BEGIN
-
-static const char *gckpti_isa_name(gckpt_isa isa)
-{
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
-    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
-}
-
-GCKPT_API int gckpt_isa_available(gckpt_isa isa)
-{
-    const void *kernels;
-    return isa == GCKPT_ISA_AUTO || gckpti_cpu_has(isa, &kernels);
-}
-
-GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
-{
-    return exec ? exec->device.isa : GCKPT_ISA_AUTO;
-}
-
-/* Takes the CPU's widest vectors, or desc.backend, completed by the CPU's plain functions. */
-GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_isa requested = e->desc.isa;
-    int isa = GCKPT_ISA_PLAIN;
-    e->update.writes_back = 1;
-    if (GCKPTI_RUNS_DEVICES && gckpti_check_backend(e) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
-        if (!gckpt_isa_available(requested))
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: this processor or build has no %s kernels; "
-                                "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
-                                gckpti_isa_name(requested));
-        const int most = gckpti_widest_isa(p);
-        if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
-            isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
-        while (!gckpti_cpu_has((gckpt_isa)isa, &e->device.kernels))
-            isa--;
-        e->update.writes_back = !e->device.kernels;
-    }
-    e->device.isa = (gckpt_isa)isa;
-    return gckpti_use_backend(e);
-}
-
-/* Returns the kernels of an op. */
-GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
-{
-    const gckpt_op *op = node->op;
-    gckpti_exec_node kernels = { op->forward, op->backward, NULL };
-    if (e->device.kernels && op->forward_fast)
-        kernels.forward = op->forward_fast;
-    if (e->device.kernels && op->backward_fast)
-        kernels.backward = op->backward_fast;
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_take_device_kernels(e, node, &kernels);
-    return kernels;
-}
-
-/* Waits until the backend has finished all its work; returns its error. */
-GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    gckpti_wait_in_flight(e, 0);
-    const char *problem = gckpti_finish(b);
-    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
-                   : GCKPT_OK;
-}
-
-GCKPTI_COLD_END
 
 /* >>dist/group */
-#ifndef GCKPT_NO_RANKS
 
 /* Returns the bytes of send_buf: for small arrays or, if the host copies floats, half a big one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
@@ -25303,6 +24929,8 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
+ * first. A step of one rank can be abandoned at any time. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
@@ -25315,6 +24943,9 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
  * (invariant 2 of dist.h). The text is in e (in the store while e is being created). */
 
+/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
+ * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
+ * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
@@ -25412,6 +25043,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
     return gckpti_agree(e, result);
 }
 
+/* Runs a status barrier of a save, unless e is NULL. */
 GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result)
 {
     if (!e || (e->group && e->group->call_ended)) /* by a failure: no barrier follows */
@@ -25426,6 +25058,9 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
+/* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
+ * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. If
+ * e is NULL, refuses a sharded array; NULL then is an error of s. */
 GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
                                            int slot, int64_t at, float scratch[GCKPTI_CHUNK],
                                            int64_t *n)
@@ -25502,6 +25137,8 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
     return result;
 }
 
+/* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
+ * last one of each virtual rank may have fewer rows than the others. */
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 {
     int64_t n = e->group ? 0 : (rows + e->plan->rows - 1) / e->plan->rows;
@@ -25511,346 +25148,162 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 }
 #endif
 
-/* >>run/params */
+/* >>devices/choose */
 GCKPTI_COLD_BEGIN
-
-/* Checks that the store's parameter q has the storage and state that parameter i of the plan needs.
- * If in_step is 0, e is being created, and its store gets the error; else e gets it. */
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
-                                               int in_step)
+#ifndef GCKPT_NO_DEVICES
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. Refuses one for
+ * which the plan was not made. */
+GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
 {
-    const gckpti_plan_param *planned = &e->plan->params[i];
-    const char *who = in_step ? "step" : "exec", *name = q->p.name;
-    void *object = in_step ? (void *)e : e->store;
-    if (GCKPTI_HAS_COMPRESSED && planned->storage != (gckpti_byte)q->p.storage)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
-                            "so (gckpt_store_quantise), or make a new plan",
-                            who, name, gckpti_storage_name(q->p.storage),
-                            gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_has_update(planned) && q->p.frozen)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
-    if (planned->slots &&
-        (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
-        return gckpti_error(
-            object, GCKPT_E_ARG, "%s: \"%s\" %s state of another %s%s; gckpt_store_reset %s", who,
-            name, in_step ? "got" : "holds", resized ? "size" : "optimiser",
-            in_step ? " after this executor was made" : "",
-            resized ? "frees it (on the heap, and when no executor uses the store)" : "clears it");
-    if (GCKPTI_HAS_COMPRESSED && in_step && gckpti_state_slots(q) < planned->slots)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state as it was quantised; make a new executor",
-                            name);
+    const gckpt_backend *b = e->desc.backend;
+    gckpt_backend *backend = &e->devices.backend; /* all zero so far */
+    const int own_memory = b && b->own_memory, id = e->plan->backend_id;
+    if (id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != id : b != NULL)
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
+                            b ? b->name : "NULL");
+    if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
+                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                        (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: backend %s has its own memory, so all functions up to finish "
+                            "except workspace are needed",
+                            b->name);
+    if (b) {
+        *backend = *b;
+        e->update.writes_back = !b->update || b->writes_back;
+    }
+    if (!own_memory)
+        gckpti_complete_backend(backend);
     return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
+                                          gckpti_exec_node *kernels)
+{
+    const gckpt_backend *b = e->desc.backend;
+    gckpt_kernel forward = NULL, backward = NULL;
+    if (!b)
+        return;
+    if (gckpti_runs_fast(node)) {
+        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
+        forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (forward || b->own_memory)
+        kernels->forward = forward;
+    if (backward || b->own_memory)
+        kernels->backward = backward;
+}
+
+/* Returns the backend's advice after an allocation failed, or "". */
+static const char *gckpti_memory_hint(const gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    return b->memory_hint ? b->memory_hint(b->context) : "";
+}
+
+/* Allocates the backend's block, which the module of devices frees. */
+GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    const size_t size = e->blocks.backend_size;
+    if (size < (size_t)PTRDIFF_MAX / 2)
+        e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
+    return e->blocks.backend ? GCKPT_OK
+                             : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                            "exec: the backend has no memory for %z bytes of "
+                                            "arena, sums, feeds%s",
+                                            size, gckpti_memory_hint(e));
+}
+
+/* Copies a parameter's newest values and state to where this executor reads them. An error is set
+ * in e if `in_step` is nonzero, else in its store. */
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
+{
+    if (!gckpti_backend(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: backend %s has no memory for its copy of \"%s\"%s",
+                            in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,
+                            gckpti_memory_hint(e));
+    return GCKPT_OK;
+}
+#endif
+
+/* >>run/backend */
+
+static const char *gckpti_isa_name(gckpt_isa isa)
+{
+    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
+    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
+}
+
+GCKPT_API int gckpt_isa_available(gckpt_isa isa)
+{
+    const void *kernels;
+    return isa == GCKPT_ISA_AUTO || gckpti_cpu_has(isa, &kernels);
+}
+
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
+{
+    return exec ? exec->device.isa : GCKPT_ISA_AUTO;
+}
+
+/* Takes the CPU's widest vectors, or desc.backend, completed by the CPU's plain functions. */
+GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_isa requested = e->desc.isa;
+    int isa = GCKPT_ISA_PLAIN;
+    e->update.writes_back = 1;
+    if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
+        if (!gckpt_isa_available(requested))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: this processor or build has no %s kernels; "
+                                "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
+                                gckpti_isa_name(requested));
+        const int most = gckpti_widest_isa(p);
+        if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
+            isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
+        while (!gckpti_cpu_has((gckpt_isa)isa, &e->device.kernels))
+            isa--;
+        e->update.writes_back = !e->device.kernels;
+    }
+    e->device.isa = (gckpt_isa)isa;
+    return gckpti_use_backend(e);
+}
+
+/* Returns the kernels of an op. */
+GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
+{
+    const gckpt_op *op = node->op;
+    gckpti_exec_node kernels = { op->forward, op->backward, NULL };
+    if (e->device.kernels && op->forward_fast)
+        kernels.forward = op->forward_fast;
+    if (e->device.kernels && op->backward_fast)
+        kernels.backward = op->backward_fast;
+    if (GCKPTI_RUNS_DEVICES)
+        gckpti_take_device_kernels(e, node, &kernels);
+    return kernels;
+}
+
+/* Waits until the backend has finished all its work; returns its error. */
+GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    gckpti_wait_in_flight(e, 0);
+    const char *problem = gckpti_finish(b);
+    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
+                   : GCKPT_OK;
 }
 
 GCKPTI_COLD_END
-
-/* >>devices/host */
-#ifndef GCKPT_NO_DEVICES
-
-GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
-{
-    if (!gckpti_backend(e)->own_memory)
-        return x;
-    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
-    return (const float *)(const void *)e->blocks.host_scratch;
-}
-
-/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
-GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
-    for (size_t i = 0; i < p->term_count; i++)
-        known = known && (p->terms[i].regulariser ||
-                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
-    return known;
-}
-
-typedef struct {
-    const gckpt_exec *e;
-    gckpti_bump scratch;
-    int count;
-    struct {
-        const void *from;
-        void *back_to, *host; /* back_to: where `host` is copied after the kernel, or NULL */
-        size_t bytes;
-    } entry[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_host_copies;
-
-/* Returns a host copy of an operand. After the kernel it is copied to `to`, if that is not NULL. */
-static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
-{
-    int i = 0;
-    if (!from)
-        return NULL;
-    while (i < copies->count && copies->entry[i].from != from)
-        i++;
-    if (i == copies->count) {
-        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
-        copies->entry[i].from = from;
-        copies->entry[copies->count++].bytes = bytes;
-        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
-    }
-    if (to)
-        copies->entry[i].back_to = to;
-    return copies->entry[i].host;
-}
-
-/* Returns 1 if the data of input i are compressed or a part, which no kernel reads on the host. */
-static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
-{
-    const gckpti_plan_node *nodes = e->plan->nodes;
-    const int base = nodes[nodes[c->id].in[i]].base;
-    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
-        return 0;
-    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
-    return gckpti_is_compressed((int)q->p.storage) || gckpti_is_part(e->store, q, GCKPTI_VALUES);
-}
-
-/* Runs an op's plain kernel on host copies of its operands. */
-GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
-                                  const gckpt_call *call)
-{
-    const gckpt_op *op = e->plan->nodes[ins->id].op;
-    gckpt_call c = *call;
-    gckpti_host_copies copies;
-    size_t n = (size_t)gckpti_elements(&c.shape);
-    memset(&copies, 0, sizeof copies);
-    copies.e = e;
-    copies.scratch.base = e->blocks.host_scratch;
-    for (int i = 0; i < c.inputs; i++) {
-        gckpt_arg *arg = &c.in[i];
-        size_t size = (size_t)gckpti_elements(&arg->shape);
-        if (arg->data && gckpti_is_partial(e, &c, i))
-            arg->data = NULL;
-        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
-        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
-        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        void *comp = arg->compensation, *narrow = arg->grad_bf16;
-        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
-    }
-    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
-    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
-    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
-    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
-    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
-    c.plain = 1;
-    c.kernels = NULL;
-    c.backend = NULL;
-    (ins->kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
-    for (int i = 0; i < copies.count; i++)
-        if (copies.entry[i].back_to)
-            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
-                              copies.entry[i].bytes);
-}
-
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float), workspace = 0; /* of an update */
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *b = &p->buffers[i];
-        if (b->kind == GCKPT_BUFFER_WORKSPACE && p->ins[b->end].kind == GCKPT_UPDATE)
-            workspace = b->size > workspace ? b->size : workspace;
-    }
-    for (size_t i = 0; i < p->param_count; i++) {
-        const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
-        int64_t n = p->params[i].trained ? p->params[i].elements : grain;
-        const size_t bytes = gckpti_round_up((size_t)n, 16) * sizeof(float) + workspace;
-        most = bytes > most ? bytes : most;
-    }
-    for (size_t id = 0; id < p->node_count; id++) {
-        const gckpti_plan_node *node = &p->nodes[id];
-        gckpt_call c;
-        if (node->kind != GCKPTI_OP || node->index < 0)
-            continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
-            continue;
-        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
-        c.plain = 1;
-        (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward;
-        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
-        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
-            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
-        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
-        most = bytes > most ? bytes : most;
-    }
-    return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
-}
-#endif
-
-/* >>offload/copies */
-#ifndef GCKPT_NO_OFFLOAD
-
-GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
-{
-    int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
-    while (n > 0 && due[n - 1] > x)
-        n--;
-    if (n == 0)
-        return result;
-    int later = e->offload.pending_count - n;
-    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
-        e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
-    } else if (e->offload.by_backend) {
-        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context), later);
-    }
-    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
-    e->offload.pending_count = later;
-    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
-               ? gckpti_error(e, GCKPT_E_FILE,
-                              "step: a copy to slower memory or back failed; nothing was changed")
-               : result;
-}
-
-/* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
- * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
-static void gckpti_add_pending_copy(gckpt_exec *e, const gckpti_ins *ins, size_t offset,
-                                    size_t bytes)
-{
-    const gckpt_plan *p = e->plan;
-    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
-    int due = (int)p->length, pc = (int)(ins - p->ins);
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *buffer = &p->buffers[i];
-        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
-            continue;
-        if (buffer->start > pc || (poisons && buffer->end >= pc))
-            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
-    }
-    for (int x = pc + 1; x < due; x++)
-        if (ins->kind == GCKPT_OFFLOAD
-                ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
-                : gckpti_has_operand(p, x, offset))
-            gckpti_set_min(&due, x);
-    e->offload.due[e->offload.pending_count++] = due;
-}
-
-/* Offloads or reloads `bytes` bytes at an offset of the arena. */
-static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
-                                          size_t offset, size_t bytes)
-{
-    const gckpt_exec_desc *d = &e->desc;
-    size_t done = bytes;
-    void *here = gckpti_arena_ptr(e, offset);
-    void *host = !d->offload                                ? e->offload.host + host_offset
-                 : GCKPTI_OF(gckpti_backend(e), own_memory) ? e->blocks.host_scratch
-                                                            : here;
-    const int out = ins->kind == GCKPT_OFFLOAD;
-    const gckpt_backend *b = gckpti_backend(e);
-    if (e->offload.by_backend) {
-        GCKPTI_OF(b, copy_async)
-        (GCKPTI_OF(b, context), out ? host : here, out ? here : host, bytes, out);
-    } else {
-        if (out && host != here)
-            gckpti_from_backend(e, host, here, bytes);
-        done = !d->offload ? bytes
-               : out       ? d->offload(d->user, host_offset, host, bytes)
-                           : d->reload(d->user, host_offset, host, bytes);
-        if (d->wait && host != here && done == bytes)
-            done = d->wait(d->user, 0) ? 0 : bytes;
-        if (!out && host != here && done == bytes)
-            gckpti_to_backend(e, here, host, bytes);
-    }
-    if (done == bytes && e->offload.async)
-        gckpti_add_pending_copy(e, ins, offset, bytes);
-    return done == bytes ? GCKPT_OK
-                         : gckpti_error(e, GCKPT_E_FILE,
-                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
-                                        "changed",
-                                        out ? "offload" : "reload",
-                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
-}
-
-/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    size_t value = gckpti_planned_bytes(p, node);
-    gckpt_result result = GCKPT_OK;
-    gckpti_operands o;
-    if (ins->kind == GCKPT_OFFLOAD_DONE)
-        return GCKPT_OK; /* it only extends the live range of the buffer */
-    const gckpti_node_info *info = &p->info[ins->id];
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batch_invariant)
-        value = value / (size_t)p->rows * (size_t)gckpti_micro_rows(e);
-    if (o.out != GCKPTI_NO_OFFSET)
-        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
-    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
-    return result;
-}
-
-/* Allocates the list of pending copies and, if neither callbacks nor the backend store offloaded
- * values, memory for these. */
-static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    size_t copies = 0; /* most copies that can be pending */
-    e->offload.by_backend =
-        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->host_bytes;
-    e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
-    for (size_t x = 0; x < p->length && e->offload.async; x++)
-        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
-    e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
-    if (!e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->host_bytes, 1);
-}
-
-GCKPTI_MODULE(offload)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    switch (event) {
-    case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
-    case GCKPTI_ON_BIND:
-        if (!e->desc.offload != !e->desc.reload || (e->desc.wait && !e->desc.offload))
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: set both desc.offload and desc.reload, or neither; "
-                                "desc.wait needs them");
-        e->device.watched |= e->offload.async && p->host_bytes;
-        if (!e->offload.by_backend || !e->tables.nodes)
-            break;
-        e->offload.host =
-            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
-        return e->offload.host ? GCKPT_OK
-                               : gckpti_error(e->store, GCKPT_E_MEMORY,
-                                              "exec: %s has no host memory for %z bytes",
-                                              GCKPTI_OF(b, name), p->host_bytes);
-    case GCKPTI_ON_BEGIN: GCKPT_ASSERT(e->offload.pending_count == 0); break;
-    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
-    case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
-    case GCKPTI_ON_RUN_END: {
-        const gckpt_result result = *(const gckpt_result *)arg;
-        const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
-        return waited == result ? GCKPT_OK : waited;
-    }
-    case GCKPTI_ON_FREE:
-        if (e->offload.by_backend && e->offload.host)
-            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->host_bytes);
-        break;
-    default: break;
-    }
-    return GCKPT_OK;
-}
-#endif
 
 /* >>run/feeds */
 /* Returns the values of an i32 constant, or of an i32 input in all rows of the latest feeds. */
@@ -26056,6 +25509,402 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
                 e->losses.terms[i].expected);
     return GCKPT_OK;
 }
+
+/* >>devices/host */
+#ifndef GCKPT_NO_DEVICES
+
+/* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
+ * until another call, a kernel on the host or a copy to slower memory uses that memory. */
+GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
+{
+    if (!gckpti_backend(e)->own_memory)
+        return x;
+    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.host_scratch;
+}
+
+/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
+GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        known = known && (p->terms[i].regulariser ||
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+    return known;
+}
+
+typedef struct {
+    const gckpt_exec *e;
+    gckpti_bump scratch;
+    int count;
+    struct {
+        const void *from;
+        void *back_to, *host; /* back_to: where `host` is copied after the kernel, or NULL */
+        size_t bytes;
+    } entry[4 * GCKPT_MAX_INPUTS + 8];
+} gckpti_host_copies;
+
+/* Returns a host copy of an operand. After the kernel it is copied to `to`, if that is not NULL. */
+static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
+{
+    int i = 0;
+    if (!from)
+        return NULL;
+    while (i < copies->count && copies->entry[i].from != from)
+        i++;
+    if (i == copies->count) {
+        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[i].from = from;
+        copies->entry[copies->count++].bytes = bytes;
+        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
+    }
+    if (to)
+        copies->entry[i].back_to = to;
+    return copies->entry[i].host;
+}
+
+/* Returns 1 if the data of input i are compressed or a part, which no kernel reads on the host. */
+static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
+{
+    const gckpti_plan_node *nodes = e->plan->nodes;
+    const int base = nodes[nodes[c->id].in[i]].base;
+    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
+        return 0;
+    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
+    return gckpti_is_compressed((int)q->p.storage) || gckpti_is_part(e->store, q, GCKPTI_VALUES);
+}
+
+/* Runs an op's plain kernel on host copies of its operands. */
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call)
+{
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
+    gckpt_call c = *call;
+    gckpti_host_copies copies;
+    size_t n = (size_t)gckpti_elements(&c.shape);
+    memset(&copies, 0, sizeof copies);
+    copies.e = e;
+    copies.scratch.base = e->blocks.host_scratch;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        size_t size = (size_t)gckpti_elements(&arg->shape);
+        if (arg->data && gckpti_is_partial(e, &c, i))
+            arg->data = NULL;
+        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
+        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
+        void *comp = arg->compensation, *narrow = arg->grad_bf16;
+        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
+    }
+    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
+    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
+    c.plain = 1;
+    c.kernels = NULL;
+    c.backend = NULL;
+    (ins->kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
+    for (int i = 0; i < copies.count; i++)
+        if (copies.entry[i].back_to)
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
+                              copies.entry[i].bytes);
+}
+
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
+GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->update.square_count * sizeof(float), workspace = 0; /* of an update */
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
+        if (b->kind == GCKPT_BUFFER_WORKSPACE && p->ins[b->end].kind == GCKPT_UPDATE)
+            workspace = b->size > workspace ? b->size : workspace;
+    }
+    for (size_t i = 0; i < p->param_count; i++) {
+        const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
+        int64_t n = p->params[i].trained ? p->params[i].elements : grain;
+        const size_t bytes = gckpti_round_up((size_t)n, 16) * sizeof(float) + workspace;
+        most = bytes > most ? bytes : most;
+    }
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_plan_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
+            continue;
+        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        (void)node->op->shape(&c);
+        size_t bytes = c.workspace_forward;
+        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
+        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
+    }
+    return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
+}
+
+/* >>devices/capture */
+
+/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
+static int gckpti_can_replay(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body + 1; x < p->epilogue - 1 && can; x++) { /* not BEGIN, NEXT */
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
+        if (ins->kind > GCKPT_UPDATE)
+            can = gckpti_backend_copies(e);
+        else if (ins->kind == GCKPT_UPDATE)
+            can = 0;
+        else if (!node->op)
+            can = !gckpti_is_compressed(p->params[node->index].storage) || b->dequantise;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
+    }
+    return can && !gckpti_group_of(e) && p->body < p->epilogue - 2;
+}
+
+/* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
+ * neither if a regulariser's gradient needs a count that is not known yet. */
+static void gckpti_replay(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    if (!e->devices.can_replay || !e->step.to_end)
+        return;
+    gckpt_step_params params = { e,
+                                 e->step.row,
+                                 gckpti_micro_rows(e),
+                                 e->step.position,
+                                 e->store->seed,
+                                 e->step.number,
+                                 e->devices.scales,
+                                 (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
+            return;
+        e->devices.scales[i].id = p->terms[i].id;
+        e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
+    if (!e->devices.capturing)
+        e->step.pc = p->epilogue - 1;
+}
+
+/* Ends the capture in progress. Returns MORE if the backend could not capture: then nothing was
+ * computed, and it captures no more. */
+static gckpt_result gckpti_end_capture(gckpt_exec *e)
+{
+    e->devices.capturing = 0;
+    e->devices.can_replay = gckpti_backend(e)->captured(gckpti_backend(e)->context) != 0;
+    return e->devices.can_replay ? GCKPT_OK : GCKPT_MORE;
+}
+
+GCKPTI_MODULE(devices)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
+            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
+        break;
+    case GCKPTI_ON_BIND:
+        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
+        break;
+    case GCKPTI_ON_BODY: gckpti_replay(e); break;
+    case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
+    case GCKPTI_ON_RUN_END:
+        if (e->devices.capturing) /* an error ended the run within a micro-batch */
+            (void)gckpti_end_capture(e);
+        break;
+    case GCKPTI_ON_MOVED:
+    case GCKPTI_ON_FREE:
+        if (b->discard_captures)
+            b->discard_captures(b->context, e);
+        if (event == GCKPTI_ON_FREE && e->blocks.backend)
+            b->release(b->context, e->blocks.backend, e->blocks.backend_size);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
+}
+#endif
+
+/* >>offload/copies */
+#ifndef GCKPT_NO_OFFLOAD
+
+/* Waits for the copies due at instruction x or before, and for all that were started earlier.
+ * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
+GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
+{
+    int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
+    while (n > 0 && due[n - 1] > x)
+        n--;
+    if (n == 0)
+        return result;
+    int later = e->offload.pending_count - n;
+    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+        e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
+    } else if (e->offload.by_backend) {
+        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context), later);
+    }
+    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
+    e->offload.pending_count = later;
+    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
+               ? gckpti_error(e, GCKPT_E_FILE,
+                              "step: a copy to slower memory or back failed; nothing was changed")
+               : result;
+}
+
+/* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
+ * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
+static void gckpti_add_pending_copy(gckpt_exec *e, const gckpti_ins *ins, size_t offset,
+                                    size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
+    int due = (int)p->length, pc = (int)(ins - p->ins);
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *buffer = &p->buffers[i];
+        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
+            continue;
+        if (buffer->start > pc || (poisons && buffer->end >= pc))
+            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
+    }
+    for (int x = pc + 1; x < due; x++)
+        if (ins->kind == GCKPT_OFFLOAD
+                ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
+                : gckpti_has_operand(p, x, offset))
+            gckpti_set_min(&due, x);
+    e->offload.due[e->offload.pending_count++] = due;
+}
+
+/* Offloads or reloads `bytes` bytes at an offset of the arena. */
+static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
+                                          size_t offset, size_t bytes)
+{
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_arena_ptr(e, offset);
+    void *host = !d->offload                                ? e->offload.host + host_offset
+                 : GCKPTI_OF(gckpti_backend(e), own_memory) ? e->blocks.host_scratch
+                                                            : here;
+    const int out = ins->kind == GCKPT_OFFLOAD;
+    const gckpt_backend *b = gckpti_backend(e);
+    if (e->offload.by_backend) {
+        GCKPTI_OF(b, copy_async)
+        (GCKPTI_OF(b, context), out ? host : here, out ? here : host, bytes, out);
+    } else {
+        if (out && host != here)
+            gckpti_from_backend(e, host, here, bytes);
+        done = !d->offload ? bytes
+               : out       ? d->offload(d->user, host_offset, host, bytes)
+                           : d->reload(d->user, host_offset, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
+        if (!out && host != here && done == bytes)
+            gckpti_to_backend(e, here, host, bytes);
+    }
+    if (done == bytes && e->offload.async)
+        gckpti_add_pending_copy(e, ins, offset, bytes);
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        out ? "offload" : "reload",
+                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
+}
+
+/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    size_t value = gckpti_planned_bytes(p, node);
+    gckpt_result result = GCKPT_OK;
+    gckpti_operands o;
+    if (ins->kind == GCKPT_OFFLOAD_DONE)
+        return GCKPT_OK; /* it only extends the live range of the buffer */
+    const gckpti_node_info *info = &p->info[ins->id];
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (!node->batch_invariant)
+        value = value / (size_t)p->rows * (size_t)gckpti_micro_rows(e);
+    if (o.out != GCKPTI_NO_OFFSET)
+        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
+    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
+        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
+    return result;
+}
+
+/* Allocates the list of pending copies and, if neither callbacks nor the backend store offloaded
+ * values, memory for these. */
+static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    size_t copies = 0; /* most copies that can be pending */
+    e->offload.by_backend =
+        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->host_bytes;
+    e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
+    for (size_t x = 0; x < p->length && e->offload.async; x++)
+        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
+    e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
+    if (!e->offload.by_backend && !e->desc.offload)
+        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->host_bytes, 1);
+}
+
+GCKPTI_MODULE(offload)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    switch (event) {
+    case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
+    case GCKPTI_ON_BIND:
+        if (!e->desc.offload != !e->desc.reload || (e->desc.wait && !e->desc.offload))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: set both desc.offload and desc.reload, or neither; "
+                                "desc.wait needs them");
+        e->device.watched |= e->offload.async && p->host_bytes;
+        if (!e->offload.by_backend || !e->tables.nodes)
+            break;
+        e->offload.host =
+            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
+        return e->offload.host ? GCKPT_OK
+                               : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                              "exec: %s has no host memory for %z bytes",
+                                              GCKPTI_OF(b, name), p->host_bytes);
+    case GCKPTI_ON_BEGIN: GCKPT_ASSERT(e->offload.pending_count == 0); break;
+    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
+    case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
+    case GCKPTI_ON_RUN_END: {
+        const gckpt_result result = *(const gckpt_result *)arg;
+        const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
+        return waited == result ? GCKPT_OK : waited;
+    }
+    case GCKPTI_ON_FREE:
+        if (e->offload.by_backend && e->offload.host)
+            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->host_bytes);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
+}
+#endif
 
 /* >>dist/micro_batches */
 #ifndef GCKPT_NO_RANKS
@@ -26395,99 +26244,9 @@ GCKPTI_MODULE(dist)
 }
 #endif
 
-/* >>devices/capture */
-#ifndef GCKPT_NO_DEVICES
-
-/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
-static int gckpti_can_replay(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body + 1; x < p->epilogue - 1 && can; x++) { /* not BEGIN, NEXT */
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
-        const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind > GCKPT_UPDATE)
-            can = gckpti_backend_copies(e);
-        else if (ins->kind == GCKPT_UPDATE)
-            can = 0;
-        else if (!node->op)
-            can = !gckpti_is_compressed(p->params[node->index].storage) || b->dequantise;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
-    }
-    return can && !gckpti_group_of(e) && p->body < p->epilogue - 2;
-}
-
-/* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
- * neither if a regulariser's gradient needs a count that is not known yet. */
-static void gckpti_replay(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    if (!e->devices.can_replay || !e->step.to_end)
-        return;
-    gckpt_step_params params = { e,
-                                 e->step.row,
-                                 gckpti_micro_rows(e),
-                                 e->step.position,
-                                 e->store->seed,
-                                 e->step.number,
-                                 e->devices.scales,
-                                 (int)p->term_count };
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
-            return;
-        e->devices.scales[i].id = p->terms[i].id;
-        e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
-    }
-    e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    if (!e->devices.capturing)
-        e->step.pc = p->epilogue - 1;
-}
-
-/* Ends the capture in progress. Returns MORE if the backend could not capture: then nothing was
- * computed, and it captures no more. */
-static gckpt_result gckpti_end_capture(gckpt_exec *e)
-{
-    e->devices.capturing = 0;
-    e->devices.can_replay = gckpti_backend(e)->captured(gckpti_backend(e)->context) != 0;
-    return e->devices.can_replay ? GCKPT_OK : GCKPT_MORE;
-}
-
-GCKPTI_MODULE(devices)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    switch (event) {
-    case GCKPTI_ON_LAYOUT:
-        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
-            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
-        break;
-    case GCKPTI_ON_BIND:
-        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
-        break;
-    case GCKPTI_ON_BODY: gckpti_replay(e); break;
-    case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
-    case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing) /* an error ended the run within a micro-batch */
-            (void)gckpti_end_capture(e);
-        break;
-    case GCKPTI_ON_MOVED:
-    case GCKPTI_ON_FREE:
-        if (b->discard_captures)
-            b->discard_captures(b->context, e);
-        break;
-    default: break;
-    }
-    return GCKPT_OK;
-}
-#endif
-
 /* >>cache/run */
-#ifndef GCKPT_NO_CACHES
-
 GCKPTI_COLD_BEGIN
-
+#ifndef GCKPT_NO_CACHES
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
@@ -26635,14 +26394,10 @@ GCKPTI_MODULE(cache)
     }
     return GCKPT_OK;
 }
-GCKPTI_COLD_END
 #endif
 
 /* >>fetch/run */
 #ifndef GCKPT_NO_FETCH
-
-GCKPTI_COLD_BEGIN
-
 static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
@@ -26797,9 +26552,8 @@ GCKPTI_MODULE(fetch)
         gckpti_collect_rows(e);
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END
 
 /* >>bf16/run */
 #ifndef GCKPT_NO_BF16
@@ -27275,7 +27029,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
  * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
+static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
@@ -27295,13 +27049,8 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->beta2 = beta2;
     constants->rest2 = (float)(1 - (double)beta2);
     constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
-    if (e->update.bias_step != step) { /* most parameters have the same step */
-        e->update.bias_step = step;
-        e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
-        e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
-    }
-    constants->rate = (float)((double)lr / e->update.bias_correction[0]);
-    constants->correct2 = (float)(1 / e->update.bias_correction[1]);
+    constants->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    constants->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
 }
 
 /* Parts of a pass over a parameter. DIVIDES adds up the accumulators of its gradient, divides the
@@ -28159,7 +27908,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
-    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
+    const size_t arena = e->desc.arena ? 0 : p->arena + p->alignment;
     gckpti_bump bumps[2] = { { e->blocks.host, 0 }, { e->blocks.backend, 0 } };
     gckpti_bump *bump = &bumps[own_memory != 0];
     gckpti_alloc_tables(e, bumps);
@@ -28171,8 +27920,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
                                                               sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, arena, 1);
+    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base;
@@ -28206,7 +27954,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
     const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
-    unsigned char canary[GCKPTI_CANARY];
     if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
@@ -28221,16 +27968,11 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
     (void)gckpti_exec_layout(e);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    if (!e->desc.arena)
-        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 
-GCKPTI_COLD_END
 
 /* >>run/open */
-GCKPTI_COLD_BEGIN
 
 /* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
@@ -28294,6 +28036,38 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan or the desc needs what %s left out of this build",
                             missing);
+    return GCKPT_OK;
+}
+
+/* Checks that the store's parameter q has the storage and state that parameter i of the plan needs.
+ * If in_step is 0, e is being created, and its store gets the error; else e gets it. */
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step)
+{
+    const gckpti_plan_param *planned = &e->plan->params[i];
+    const char *who = in_step ? "step" : "exec", *name = q->p.name;
+    void *object = in_step ? (void *)e : e->store;
+    if (GCKPTI_HAS_COMPRESSED && planned->storage != (gckpti_byte)q->p.storage)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
+                            "so (gckpt_store_quantise), or make a new plan",
+                            who, name, gckpti_storage_name(q->p.storage),
+                            gckpti_storage_name((gckpt_storage)planned->storage));
+    if (gckpti_has_update(planned) && q->p.frozen)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
+    const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
+    if (planned->slots &&
+        (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
+        return gckpti_error(
+            object, GCKPT_E_ARG, "%s: \"%s\" %s state of another %s%s; gckpt_store_reset %s", who,
+            name, in_step ? "got" : "holds", resized ? "size" : "optimiser",
+            in_step ? " after this executor was made" : "",
+            resized ? "frees it (on the heap, and when no executor uses the store)" : "clears it");
+    if (GCKPTI_HAS_COMPRESSED && in_step && gckpti_state_slots(q) < planned->slots)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: \"%s\" lost its state as it was quantised; make a new executor",
+                            name);
     return GCKPT_OK;
 }
 
@@ -28472,15 +28246,13 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_allocator a = exec->memory;
     (void)gckpti_notify(exec, GCKPTI_ON_FREE, NULL);
     gckpti_unbind(&exec->device.binding);
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_free_backend(exec);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-GCKPTI_COLD_END
 
 /* >>run/step */
+
 /* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -28587,7 +28359,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
         return result;
     if (hyper)
         e->update.hyper = *hyper;
-    e->update.bias_step = 0;
     e->step.number = e->store->step;
     e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
@@ -28618,26 +28389,18 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Checks the request against plan, rows and feeds; without rows if they stream in. */
-static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
+GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
+    if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
+        return GCKPT_E_ARG;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_add_rows(e, feeds, count, gckpti_own_rows(e, rows));
-    return gckpti_agree_on_step(e, rows, result);
-}
-
-/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
-GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
-{
-    const gckpt_plan *p = e ? e->plan : NULL;
-    if (!p || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    const gckpt_result result = gckpti_check_step(e, feeds, count, rows, goal, hyper);
+    result = gckpti_agree_on_step(e, rows, result);
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
@@ -28661,8 +28424,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
-    if (result == GCKPT_OK)
-        result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (gckpti_group_of(e) && counts)
@@ -28726,9 +28487,9 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
     return GCKPT_OK;
 }
 
+
 /* >>training/step */
 #ifndef GCKPT_NO_TRAINING
-
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
 {
@@ -28772,8 +28533,6 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     return next;
 }
 
-/* >>training/stream */
-
 /* ---- steps whose rows stream in ---- */
 
 /* Checks that all losses except regularisers have equal counts, as streamed rows require. */
@@ -28800,20 +28559,16 @@ static gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Refuses plans and losses for which rows cannot stream in. */
-static gckpt_result gckpti_check_stream(gckpt_exec *e)
-{
-    if (!e->plan->accumulates || gckpti_group_of(e))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows can stream in only with one virtual rank, and when "
-                            "desc.batch is larger than the graph's %I rows; use gckpt_step",
-                            e->plan->rows);
-    return gckpti_check_same_counts(e);
-}
-
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
-    if (!exec || gckpti_check_stream(exec) != GCKPT_OK)
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (!exec->plan->accumulates || gckpti_group_of(exec))
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "step_begin: rows can stream in only with one virtual rank, and when "
+                            "desc.batch is larger than the graph's %I rows; use gckpt_step",
+                            exec->plan->rows);
+    if (gckpti_check_same_counts(exec) != GCKPT_OK)
         return GCKPT_E_ARG;
     return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
 }
@@ -28851,6 +28606,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #endif
 
 /* >>run/modules */
+
 /* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {
@@ -28881,8 +28637,6 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
     return result;
 }
 
-GCKPTI_COLD_BEGIN /* ends with the header */
-
 /* =================================================================================================
  * >>files: save and load, as safetensors
  *
@@ -28895,10 +28649,10 @@ GCKPTI_COLD_BEGIN /* ends with the header */
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
- * not end in #state and a digit, nor in #scale (I8 up to contract 3, now refused). "optimiser" is
- * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
- * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
- * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
+ * not end in #state and a digit. "optimiser" is gckpt_optimiser + 1, or 0 if none. All state is of
+ * that optimiser after `step` updates, except where "NAME#updates" has another optimiser and number
+ * of updates: above, b's state is that of MOMENTUM after 15 updates. (Version 0.1 had no such keys;
+ * other programs may reorder them.)
  * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
  * The state of desc.state_bytes is one tensor "NAME#state0" of U8, in the machine's byte order.
  * Loading replaces all state: state that is not in the file becomes zero. An external parameter
@@ -28914,7 +28668,6 @@ GCKPTI_COLD_BEGIN /* ends with the header */
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_FILES
-/* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
 /* A request to save a store. */
 typedef struct {
@@ -28927,7 +28680,6 @@ typedef struct {
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
 
-/* ---- files/header.c ---- */
 /* A tensor of the file, or a metadata key "NAME#updates". */
 typedef struct {
     const char *name;       /* name without its suffix (#state0, ..) */
@@ -29435,7 +29187,6 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
 /* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
 static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size_t length, int slot)
 {
-    const int state = slot >= 0 && slot != GCKPTI_SCALE;
     gckpti_file_entry *e;
     if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count,
                      sizeof *e)) {
@@ -29448,7 +29199,7 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     e->slot = (signed char)slot;
     e->param = SIZE_MAX;
     e->old_states = 4; /* no state is freed before this number is known */
-    e->ignored = (load->desc->values_only && state) || !gckpti_renamed(load->desc, name);
+    e->ignored = (load->desc->values_only && slot >= 0) || !gckpti_renamed(load->desc, name);
     return e;
 }
 
@@ -29510,12 +29261,6 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-#define GCKPTI_OLD_INT8                                                                            \
-    "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
-    "row (#scale): load the weights that it was made from, and store them so again"
-#define GCKPTI_OLD_INT4                                                                            \
-    "is not I4 in rows of blocks of 32 values (19 bytes); contracts up to 4 had 18: load the "     \
-    "weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -29538,11 +29283,14 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
                                  GCKPT_MAX_DIMS);
         e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
         kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
+        if (GCKPTI_HAS_COMPRESSED && kind && kind->block > 1 &&
+            load->numbers[GCKPTI_KEY_CONTRACT] &&
+            load->numbers[GCKPTI_KEY_CONTRACT] < (e->type == GCKPT_STORAGE_I8 ? 4u : 5u))
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "%s of numeric contract %u has other blocks: load the weights "
+                                 "that it was made from, and store them so again",
+                                 kind->name, load->numbers[GCKPTI_KEY_CONTRACT]);
         const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
-        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
-        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I4 && axes > 1 && !unpacked)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT4);
         if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
@@ -29693,11 +29441,9 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
         problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
     else if (values->slot >= 0 || (updates && values[1].slot != 0))
         problem = GCKPTI_ORPHAN;
-    else if (end[-1].slot == GCKPTI_SCALE)
-        problem = GCKPTI_OLD_INT8;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";
-    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
+    else if (state && (e->slot > 3 || e[-1].slot != e->slot - 1 || e[-1].bytes))
         problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
     else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
                        (gckpti_state_slots(q) && q->p.state_bytes != bytes)))
@@ -29743,7 +29489,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
         return 0;
     const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
-    for (e = values + 1; e < end && e->slot < GCKPTI_SCALE; e++) {
+    for (e = values + 1; e < end && e->slot <= 3; e++) {
         e->ignored = !floats;
         values->states = (signed char)(values->states + floats);
     }
@@ -29850,83 +29596,54 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements of a row as floats to x, converted in place from its end. */
-static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
-{
-    const int64_t bytes = gckpti_storage_bytes(type, n, n), size = gckpti_kind_of(type)->bytes;
-    unsigned char *end = (unsigned char *)x + 4 * n - bytes;
-    const gckpti_compressed u = { (gckpt_storage)type, end, n, n, x };
-    if (!gckpti_load_elements(load, end, bytes / size, (int)size))
-        return 0;
-    if (type != GCKPT_STORAGE_F32)
-        gckpti_decompress(&u, 0, n, x);
-    return 1;
-}
-
-/* Reads a tensor that is compressed in the store, or stored in blocks: at once or, to another
- * storage, by parts of rows. The store has `count` of its values, from element `first` on. */
-static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                  int64_t first, int64_t count)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
-    const int64_t bytes = e->offsets[1] - e->offsets[0], elements = gckpti_elements(&e->shape);
-    float x[GCKPTI_CHUNK];
-    int fits = 1;
-    gckpti_set_stored(to, e->dest);
-    if (e->type == (int)to->p.storage)
-        return gckpti_load_elements(load, e->dest, bytes / kind->bytes, kind->bytes);
-    for (int64_t at = 0, n; at < elements && fits; at += n) {
-        n = gckpti_values_chunk(gckpti_last(&e->shape), at, elements);
-        const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
-        fits = gckpti_load_floats(load, e->type, x, n) &&
-               (begin >= end || gckpti_compress_at(to, begin - first, end - begin, x + begin - at));
-    }
-    return fits || load->result != GCKPT_OK
-               ? fits
-               : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                               kind->name, kind->beyond);
-}
-
-/* Compares a tensor of the file with values that the store may not change. */
-static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
-{
-    const gckpt_parameter *p = &load->store->params[e->param].p;
-    const int type = e->type;
-    const int size = gckpti_kind_of(type)->bytes;
-    const int64_t count = gckpti_elements(&e->shape);
-    const unsigned char *values = (const unsigned char *)gckpti_stored(p);
-    float x[GCKPTI_CHUNK];
-    int equal = type == (int)p->storage;
-    for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_values_chunk(gckpti_last(&e->shape), k, count);
-        const int64_t bytes = gckpti_storage_bytes(type, n, n);
-        if (!gckpti_load_elements(load, x, bytes / size, size))
-            return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, gckpti_last(&e->shape), k), x,
-                        (size_t)bytes);
-    }
-    return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
-                                  "is external and not writable, and the file has other values; "
-                                  "bind it as writable, or leave it out");
-}
-
-/* Reads a tensor, or the part of it that the store has, to its destination, in the storage of its
- * array. Without a destination compares the values. */
+/* Reads a tensor, or the part of it that the store has, to its destination: at once or, to another
+ * storage, by parts of rows. Without a destination compares it with values that cannot change. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     gckpti_param to = load->store->params[e->param];
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    const gckpti_storage_kind *kept = gckpti_kind_of((int)to.p.storage);
+    const int64_t elements = gckpti_elements(&e->shape);
+    const int64_t row = kind->block + kept->block > 2 ? gckpti_last(&e->shape) : elements;
+    const int same = e->slot >= 0 || kind == kept;
+    float x[GCKPTI_CHUNK];
     int64_t first;
-    if (!e->dest)
-        return gckpti_load_compared(load, e);
-    if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
     const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 &&
-        (gckpti_is_compressed((int)to.p.storage) || kind->block > 1))
-        return gckpti_load_compressed(load, e, &to, first, count);
-    return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
-           gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
+    int fits = same || e->dest;
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)elements);
+    if (same && e->dest)
+        return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
+               gckpti_load_elements(load, e->dest,
+                                    gckpti_storage_bytes(e->type, row, count) / kind->bytes,
+                                    kind->bytes);
+    if (GCKPTI_HAS_COMPRESSED && e->dest)
+        gckpti_set_stored(&to, e->dest);
+    for (int64_t at = 0, n; at < elements && fits; at += n) {
+        n = gckpti_values_chunk(row, at, elements);
+        const int64_t bytes = gckpti_storage_bytes(e->type, n, n);
+        unsigned char *part = (unsigned char *)x + 4 * n - bytes; /* to convert it in place */
+        if (!gckpti_load_elements(load, part, bytes / kind->bytes, kind->bytes))
+            return 0;
+        if (!e->dest)
+            fits = !memcmp((const unsigned char *)gckpti_stored(&to.p) +
+                               gckpti_storage_bytes(e->type, row, at),
+                           part, (size_t)bytes);
+        if (GCKPTI_HAS_COMPRESSED && e->dest) {
+            const gckpti_compressed u = { (gckpt_storage)e->type, part, n, n, x };
+            const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
+            gckpti_decompress(&u, 0, n, x);
+            fits =
+                begin >= end || gckpti_compress_at(&to, begin - first, end - begin, x + begin - at);
+        }
+    }
+    if (fits)
+        return 1;
+    return e->dest ? gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                   kept->name, kept->beyond)
+                   : gckpti_refuse(load, GCKPT_E_DATA, e,
+                                   "is external and not writable, and the file has other values; "
+                                   "bind it as writable, or leave it out");
 }
 
 /* Reads all data, in the order of the file. */
@@ -30396,7 +30113,6 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * >>export: plans and weights as C constants
  * ============================================================================================== */
 
-/* ---- export/params.c ---- */
 /* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
@@ -30408,8 +30124,6 @@ typedef struct {
 
 
 /* >>export/params */
-GCKPTI_COLD_BEGIN
-
 /* ---- stores for plans that are compiled into a program ---- */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 {
@@ -30519,8 +30233,6 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     }
     return result;
 }
-
-GCKPTI_COLD_END
 
 /* >>export/c */
 #ifndef GCKPT_NO_EXPORT
@@ -31009,154 +30721,6 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 #endif
 
 GCKPTI_COLD_END /* begun in run/modules.h */
-
-/* No macro outlives the implementation, except those whose names begin with GCKPT. */
-#undef gckpti_error
-#undef gckpti_hint_block
-#undef gckpti_mark_changed
-#undef gckpti_pull
-#undef gckpti_mirror_array
-#undef gckpti_free_mirror
-#undef gckpti_close_mirrors
-#undef gckpti_notes_shrink
-#undef gckpti_notes_merge
-#undef gckpti_note_add
-#undef gckpti_set_single_process
-#undef gckpti_is_part
-#undef gckpti_has_peers
-#undef gckpti_part_of
-#undef gckpti_part_bytes
-#undef gckpti_set_update_part
-#undef gckpti_is_compressed
-#undef gckpti_values_bytes
-#undef gckpti_cpu_dequantise
-#undef gckpti_storage_name
-#undef gckpti_storage_bytes
-#undef gckpti_pack_shape
-#undef gckpti_unpack_shape
-#undef gckpti_values_chunk
-#undef gckpti_set_stored
-#undef gckpti_values_block
-#undef gckpti_compressed_at
-#undef gckpti_decompress
-#undef gckpti_compressed_from
-#undef gckpti_compress_at
-#undef gckpti_host_values
-#undef gckpti_delta_rule
-#undef gckpti_mixed_gradients
-#undef gckpti_mixed_attention_workspace
-#undef gckpti_linear_loss_block
-#undef gckpti_latest_rows
-#undef gckpti_f32
-#undef gckpti_halves
-#undef gckpti_arg_values
-#undef gckpti_arg_gradient
-#undef gckpti_out_of
-#undef gckpti_grad_out_of
-#undef gckpti_f32_destination
-#undef gckpti_source_of
-#undef gckpti_is_set
-#undef gckpti_widen_row
-#undef gckpti_narrow_row
-#undef gckpti_run_mixed
-#undef gckpti_mixed_workspace
-#undef gckpti_mixed_plain
-#undef gckpti_read
-#undef gckpti_open
-#undef gckpti_close
-#undef gckpti_store
-#undef gckpti_wider_kernels
-#undef gckpti_mixed_matches
-#undef gckpti_cpu_own_memory
-#undef gckpti_cpu_context
-#undef gckpti_cpu_name
-#undef gckpti_cpu_copy_in
-#undef gckpti_cpu_copy_out
-#undef gckpti_cpu_use_comm_queue
-#undef gckpti_cpu_wait_comm_queue
-#undef gckpti_cpu_wait_copies
-#undef gckpti_cpu_copy_async
-#undef gckpti_cpu_host_get
-#undef gckpti_cpu_host_release
-#undef gckpti_check_backend
-#undef gckpti_use_backend
-#undef gckpti_take_device_kernels
-#undef gckpti_alloc_backend
-#undef gckpti_free_backend
-#undef gckpti_sync_param
-#undef gckpti_host_floats
-#undef gckpti_run_on_host
-#undef gckpti_host_scratch_bytes
-#undef gckpti_has_known_counts
-#undef gckpti_copy
-#undef gckpti_copy_in
-#undef gckpti_copy_out
-#undef gckpti_finish
-#undef gckpti_is_fused_op
-#undef gckpti_fused_forward
-#undef gckpti_needs_peers
-#undef gckpti_split_scope
-#undef gckpti_planned_capacity
-#undef gckpti_rows_left
-#undef gckpti_counted_rows
-#undef gckpti_price_gather
-#undef gckpti_finish_hash
-#undef gckpti_is_gathered
-#undef gckpti_prefetch_gathers
-#undef gckpti_widest_isa
-#undef gckpti_is_rounded
-#undef gckpti_runs_fast
-#undef gckpti_first_precision
-#undef gckpti_mark_operands
-#undef gckpti_falls_back
-#undef gckpti_mark_precision
-#undef gckpti_place_copies
-#undef gckpti_copy_operands
-#undef gckpti_scan_copies
-#undef gckpti_price_copy
-#undef gckpti_backend_id
-#undef gckpti_backend_name
-#undef gckpti_has_fast_kernel
-#undef gckpti_query_backend
-#undef gckpti_is_staged
-#undef gckpti_pass
-#undef gckpti_round_trip_cost
-#undef gckpti_copy_cost
-#undef gckpti_restore_cost
-#undef gckpti_begin_strategy
-#undef gckpti_overlap_copies
-#undef gckpti_run_barrier
-#undef gckpti_run_update
-#undef gckpti_count_step
-#undef gckpti_init_pass
-#undef gckpti_group_of
-#undef gckpti_rows_end
-#undef gckpti_own_rows
-#undef gckpti_count_micro_batches
-#undef gckpti_is_under_way
-#undef gckpti_agree_on_step
-#undef gckpti_agree
-#undef gckpti_defer_error
-#undef gckpti_prepare_micro_batch
-#undef gckpti_end_micro_batch
-#undef gckpti_sum_losses
-#undef gckpti_run_reduce
-#undef gckpti_sum_squares
-#undef gckpti_run_gather
-#undef gckpti_restrict_pass
-#undef gckpti_gather_updated
-#undef gckpti_wait_in_flight
-#undef gckpti_agree_on_save
-#undef gckpti_gather_chunk
-#undef gckpti_set_precision
-#undef gckpti_set_narrow
-#undef gckpti_end_mixed_output
-#undef gckpti_end_mixed_gradient
-#undef gckpti_mixed_operands
-#undef gckpti_run_strips
-#undef gckpti_backend_copies
-#undef gckpti_wait_copies
-#undef gckpti_run_copies
 
 #ifdef __cplusplus
 }

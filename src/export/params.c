@@ -1,8 +1,6 @@
 #include "export/export.h"
 #include "run/run.h"
 
-GCKPTI_COLD_BEGIN
-
 /* ---- stores for plans that are compiled into a program ---- */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 {
@@ -111,5 +109,3 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     }
     return result;
 }
-
-GCKPTI_COLD_END

@@ -61,8 +61,6 @@ struct gckpt_graph {
     int (*check_op)(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes);
 };
 
-enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
-
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 

@@ -15,7 +15,7 @@ enum {
     plan_degrees = 1
 };
 #define plan_store_bytes ((1 * sizeof(gckpt_store) + 15) / 16 * 16 + (4 * sizeof(gckpti_param) + 15) / 16 * 16 + 495)
-#define plan_exec_bytes ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 + (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 + (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + 447)
+#define plan_exec_bytes ((1 * sizeof(gckpt_exec) + 15) / 16 * 16 + (10 * sizeof(gckpti_exec_node) + 15) / 16 * 16 + (4 * sizeof(gckpti_exec_param) + 15) / 16 * 16 + (2 * sizeof(gckpti_exec_input) + 15) / 16 * 16 + (1 * sizeof(gckpti_exec_term) + 15) / 16 * 16 + 383)
 static const gckpti_plan_node gckpti_plan_nodes[] = {
     { NULL, NULL, 0, 0, 0, 0, 0, 0, 0, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
     { NULL, NULL, 0, 0, 0, 0, 8, 1, 1, { 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0, 0, 0, 0, 0 },
