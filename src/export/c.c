@@ -24,15 +24,6 @@ static void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
-static void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
-{
-    gckpti_print(out, "{ %i, {", shape->n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(out, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
-    gckpti_print(out, " } }");
-}
-
 static int gckpti_c_is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';

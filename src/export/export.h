@@ -2,11 +2,11 @@
 #include "store/store.h"
 
 /* =================================================================================================
- * >>export: plans and weights as C constants
+ * >>export: plans as C constants, stores for them
  * ============================================================================================== */
 
 /* ---- export/params.c ---- */
-/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
+/* A parameter as examples/weights.h prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
     const void *values; /* in their storage */

@@ -3,7 +3,7 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-/* gckpti_bind_exported is called only by code that gckpt_store_c prints */
+/* gckpti_bind_exported is called only by code that examples/weights.h prints */
 gckpt_result gckpti_all_bind(gckpt_store *s, const gckpti_exported *all, size_t n);
 gckpt_result gckpti_all_bind(gckpt_store *s, const gckpti_exported *all, size_t n)
 {

@@ -11,6 +11,8 @@
 #include "gradckpt.h"
 #ifdef DEVICE
 #include TABLE
+#else
+#include "examples/weights.h"
 #endif
 #include <stdio.h>
 #include <string.h>
@@ -169,8 +171,8 @@ int main(int argc, char **argv)
             gckpt_store_get(s, gckpt_store_find(s, names[i]), &p) != GCKPT_OK || (int)p.storage != i + 1)
             return 1;
 #endif
-    if (argc > 1 && argv[1][0] == 'c') /* prints parameters of which some, like "drawn", are not initialised */
-        return gckpt_store_c(s, "small", to_stdout, NULL) != GCKPT_OK;
+    if (argc > 1 && argv[1][0] == 'c') /* some parameters, like "drawn", are not initialised yet */
+        return weights_print(s, "small", to_stdout, NULL) != GCKPT_OK;
     for (int i = 0; i < gckpt_store_count(s); i++) {
         gckpt_parameter made;
         gckpt_store_get(s, i, &made);

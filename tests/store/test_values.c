@@ -841,7 +841,7 @@ static void test_names(void)
     free(saved.bytes);
 }
 
-/* Tests weights in the form in which gckpt_store_c prints them: frozen and quantised weights are read in place, the
+/* Tests weights in the form in which examples/weights.h prints them: frozen and quantised weights are read in place, the
  * others are copied; either all are bound or none. */
 static void test_printed(void)
 {
