@@ -169,9 +169,9 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char at[2][24];
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
     GCKPTI_C_ARRAY(gckpti_node_info, info, node_count,
-                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s, UINT64_C(%u) },\n",
-                   q->cost.forward, q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
-                   gckpti_c_offset(q->host_saved, at[1]), q->hash)
+                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s },\n", q->cost.forward,
+                   q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
+                   gckpti_c_offset(q->host_saved, at[1]))
     GCKPTI_C_NUMBERS(size_t, live_bytes, length, gckpti_c_offset(*q, at[0]))
     GCKPTI_C_ARRAY(gckpt_buffer, buffers, buffer_count,
                    "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", q->start, q->end,
@@ -192,10 +192,8 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
                    q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
     GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
-    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count,
-                   "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n", q->id,
-                   (size_t)q->weight, q->regulariser, q->sample_size, q->built_cost.forward,
-                   q->built_cost.backward)
+    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count, "    { %i, %zU, %i, %I },\n", q->id,
+                   (size_t)q->weight, q->regulariser, q->sample_size)
     GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
                    q->gradient, gckpti_c_offset(q->offset, at))
     GCKPTI_C_ARRAY(char, names, name_bytes, "%s'\\%i%i%i',%s", (q - p->names) % 16 ? " " : "    ",
@@ -238,10 +236,6 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
 /* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* cost of recomputed forwards; of first forwards */
-    for (size_t x = 0; x < p->length; x++)
-        if (p->ins[x].kind == GCKPT_FORWARD)
-            cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
     gckpti_print(out,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
@@ -253,8 +247,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
-                 cost[1] ? cost[1] : 1);
+    gckpti_print(out, " },\n");
 #define GCKPTI_PRINTED(type, field, count, optional)                                               \
     gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)

@@ -139,7 +139,6 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
                                t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
                                : t->kind == GCKPTI_VIEW ? NULL
                                                         : built->name);
-        e->info[i].hash = plan->hash;
         e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
                               ? p->built_cost[i]
                               : p->cost[i];
@@ -243,8 +242,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->alignment = p->alignment;
     plan->arena = d->arena;
     plan->peak = d->peak;
-    if (p->forward_cost)
-        plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
     gckpti_set_single_process(plan);
@@ -281,8 +278,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted_input(t->op) && call.elements_per_count > 1
                                    ? call.elements_per_count
-                                   : 1,
-                               p->built_cost ? p->built_cost[id] : p->cost[id] };
+                                   : 1 };
         e->terms[i] = q;
     }
     for (int i = 0; i < p->desc->fetch.count; i++) {
@@ -311,6 +307,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
         gckpti_encode_nodes(p, &e);
         gckpti_encode_arrays(p, d, order, &e);
         (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        e.plan.check = gckpti_fnv_number(e.plan.check, e.plan.hash);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
     }
     p->failed = !plan;
