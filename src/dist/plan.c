@@ -61,16 +61,6 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
-GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    if (!gckpti_is_gathered(p, t))
-        return 0;
-    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-    return gckpti_transfer_cost(p->desc->ranks.link_cost,
-                                (int64_t)(gckpti_value_bytes(p, t) - shard));
-}
-
 /* Refuses fetches of gradients of which each rank has only its shard. */
 static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
 {
@@ -261,11 +251,6 @@ GCKPTI_PASSES(dist)
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_STAGED: {
-        uint64_t *cost = &p->cost[*(const int *)arg].forward;
-        *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
-        break;
-    }
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
         gckpti_encode_dist(p, &e->plan);

@@ -139,9 +139,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
                                t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
                                : t->kind == GCKPTI_VIEW ? NULL
                                                         : built->name);
-        e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
-                              ? p->built_cost[i]
-                              : p->cost[i];
+        e->info[i].cost = p->cost[i];
         e->info[i].host_value = e->info[i].host_saved = GCKPTI_NO_OFFSET;
         plan->check = gckpti_hash_plan_node(plan->check, plan, (size_t)i);
     }
@@ -186,6 +184,7 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
+        kind_bytes[GCKPT_BYTES_CACHES] = kept;
     }
     return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
 }
@@ -301,7 +300,6 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
-    (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);

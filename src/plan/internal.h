@@ -73,7 +73,6 @@ typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may refuse */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
-    GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
     GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
     GCKPTI_PASS_ORDER,        /* nodes have their edges, and backwards have no order yet */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
@@ -86,7 +85,6 @@ typedef enum {
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
-    GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
 } gckpti_plan_stage;
 

@@ -443,9 +443,8 @@ typedef struct gckpti_planner {
     /* The model. */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
-    const gckpt_cost *built_cost, *built_model_cost; /* as built, or NULL in variant 0 */
-    int *body, body_count; /* ids of the body's tensors in creation order, read or not */
+    gckpt_cost *cost, *model_cost;      /* model_cost: without desc.costs */
+    const gckpt_cost *built_model_cost; /* of the ops as built; NULL in variant 0 */
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
     int recompute_count;                /* nodes with must_recompute */
@@ -619,7 +618,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets the first two. */
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets the bytes of each of the three. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */

@@ -11,7 +11,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
-    uint64_t given = 0, unfused = 0, flops = 0;
+    uint64_t unfused = 0, flops = 0;
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
@@ -30,8 +30,6 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         call.shape = inner.shape;
         flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
-        given =
-            gckpti_add_cost(given, p->desc->costs.by_id ? p->desc->costs.by_id[id[i]].forward : 0);
         inner.attributes = r->op[id[i]].attributes;
         p->fused_into[id[i]] = t->id;
         p->tensors[id[i]] =
@@ -62,10 +60,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
-    if (!p->desc->costs.by_id)
-        p->cost[t->id] = p->model_cost[t->id];
-    else if (p->built_model_cost)
-        p->cost[t->id].forward = gckpti_mul_div(given, p->model_cost[t->id].forward, unfused);
+    p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
     p->has_fused = 1;
 }
 
