@@ -2,29 +2,18 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Returns the variant to plan after p: `promising` is first, then the others in order. */
-static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
-                                           gckpti_planner *first)
-{
-    p = p == promising ? first : p->next;
-    return p == promising ? p->next : p;
-}
-
-/* Plans the variants in the list from `first` on in a mode. A search begins with the one of least
- * proven cost. Returns the one whose plan costs least in `arena` bytes, or NULL if none fits or
- * *result is an error. Sets *needed to the fewest bytes of a plan that can be addressed. */
+/* Plans the variants in the list from `first` on in a mode. Returns the one whose plan costs least
+ * in `arena` bytes, or NULL if none fits or *result is an error. Sets *needed to the fewest bytes
+ * of a plan that can be addressed. */
 static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mode, size_t arena,
                                             size_t *needed, gckpt_result *result)
 {
     const int searches = mode == GCKPT_OPTIMAL;
-    gckpti_planner *best = NULL, *promising = first;
+    gckpti_planner *best = NULL;
     *needed = SIZE_MAX;
     if (searches)
         gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; searches && p && !p->failed; p = p->next)
-        if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(promising, arena))
-            promising = p;
-    for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
+    for (gckpti_planner *p = first; p; p = p->next) {
         size_t bytes = SIZE_MAX;
         if (searches && best && best->best.cost <= gckpti_proven_cost(p, arena))
             continue;
