@@ -61,21 +61,6 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* Refuses fetches of gradients of which each rank has only its shard. */
-static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
-{
-    for (int i = 0; i < p->desc->fetch.count; i++) {
-        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
-        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_sharded(gckpti_update_shard(p, t->base)))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has only its shard of the gradient of "
-                                "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
-    }
-    return GCKPT_OK;
-}
-
 /* Lists a reduction after each backward of the body that is the last to write some gradient, and
  * marks the gradient's targets. Allocates p->gradient, with space for the buffers of reductions. */
 static void gckpti_list_reductions(gckpti_planner *p)
@@ -130,8 +115,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
     int use = p->first_use[id];
     while (use >= 0 && gckpti_is_in_body(p, use))
         use = p->target[use].next;
-    return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
+    return use < 0 && gckpti_has_sharded_gradient(p, p->tensors[id]);
 }
 
 /* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
@@ -250,7 +234,6 @@ GCKPTI_PASSES(dist)
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
-    case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
         gckpti_encode_dist(p, &e->plan);

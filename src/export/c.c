@@ -44,28 +44,24 @@ static const char *gckpti_c_part_of(const gckpt_op *op)
     return !(op->flags & GCKPTI_BUILTIN_OP) ? "" : GCKPTI_OPS(GCKPTI_IF_IS) "";
 }
 
-/* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
-static int gckpti_c_in_enum(const gckpt_plan *p, int id)
-{
-    int listed = p->nodes[id].kind == GCKPTI_INPUT;
-    for (size_t i = 0; i < p->fetch_count && !listed; i++)
-        listed = p->fetches[i].id == id;
-    return listed;
-}
-
-/* Writes the tensor's name to `label`; characters that no identifier can have become '_'. */
-static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+/* Writes the name that a tensor has in the printed enum to `label`; characters that no identifier
+ * can have become '_'. Returns 0 if the enum lacks it: it is neither an input nor fetched. */
+static int gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
     const char *name =
         q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_planned_name(p, id);
     gckpti_text t = { label, size - 1 };
+    int listed = q->kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->fetch_count && !listed; i++)
+        listed = p->fetches[i].id == id;
     *label = 0;
     for (; *name; name++)
         gckpti_text_put(
             &t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
     if (t.end == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
+    return listed;
 }
 
 /* Prints enum { NAME_tokens = 0, .. }; if two tensors have the same name, appends their ids. */
@@ -74,15 +70,11 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        if (!gckpti_c_in_enum(p, id))
+        if (!gckpti_c_label(p, id, label, sizeof label))
             continue;
-        gckpti_c_label(p, id, label, sizeof label);
         int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
-            if (i != id && gckpti_c_in_enum(p, i)) {
-                gckpti_c_label(p, i, other, sizeof other);
-                taken = !strcmp(label, other);
-            }
+            taken = i != id && gckpti_c_label(p, i, other, sizeof other) && !strcmp(label, other);
         gckpti_print(out, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
         gckpti_print(out, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;

@@ -117,7 +117,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         const gckpt_tensor *t = p->tensors[i];
         const gckpt_tensor *built = p->g->tensors[i];
         const gckpti_plan_node built_node = gckpti_plan_node_of(built);
-        const int fused = p->fused_into ? p->fused_into[i] : -1;
+        const int is_op = t->kind == GCKPTI_OP, group = is_op ? t->index : -1;
         gckpti_plan_node *node = &e->nodes[i];
         *node = gckpti_plan_node_of(t);
         node->attributes = (gckpti_offset)plan->word_count;
@@ -126,7 +126,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4); /* GCKPTI_ALIGN */
         node->shape = gckpti_add_shape(p, e, i);
         node->name = t->name ? gckpti_add_name(e, t->name) : GCKPTI_NAMELESS;
-        node->index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        node->index = is_op && p->node_of[group < 0 ? i : group] < 0 ? -1 : 0;
         if (t->kind == GCKPTI_INPUT)
             node->index = (gckpti_id)plan->inputs++;
         if (t->kind == GCKPTI_PARAM)

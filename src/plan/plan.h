@@ -465,7 +465,7 @@ typedef struct gckpti_planner {
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
-    int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
+    int has_fused;              /* some group is fused */
     int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */

@@ -31,7 +31,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
         inner.attributes = r->op[id[i]].attributes;
-        p->fused_into[id[i]] = t->id;
+        inner.index = t->id;
         p->tensors[id[i]] =
             (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
     }
@@ -137,9 +137,7 @@ static void gckpti_fuse_ops(gckpti_planner *p)
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
     int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
-    p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
-        memset(p->fused_into, 0xff, n * sizeof *p->fused_into);
         r->p = p, r->op = op;
         gckpti_find_row_ops(r);
     }
