@@ -5,10 +5,10 @@
  *     weights_bind(store), gckpt_plan_params(&plan, store);  // on the device, which compiles what was printed
  *
  * The printed text is compiled in the file with the implementation of gradckpt.h, after the #include. Its function
- * `gckpt_result NAME_bind(gckpt_store *store)` adds the parameters to an empty store, in their order and storage, to the
- * bit. Frozen ones stay in flash, as those of gckpt_store_external; others are copied, so a store's block needs
- * NAME_flash_bytes (of frozen ones) less than NAME_store_bytes of a plan that reads all. Optimiser state, step count and
- * notes are not printed. */
+ * `gckpt_result NAME_bind(gckpt_store *store)` adds the parameters to an empty store by gckpt_store_external, in their
+ * order and storage, to the bit. Frozen ones stay in flash. Others are variables, which training changes in place. So a
+ * store's block needs NAME_bytes less than NAME_store_bytes of a plan that reads all. Optimiser state, step count and
+ * notes are not printed. After an error of NAME_bind, free the store. */
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "gradckpt.h"
@@ -55,10 +55,9 @@ static inline void weights_values(weights_sink *out, const char *name, int i,
     const size_t n = weights_bytes(p) / size;
     const unsigned char *at =
         (const unsigned char *)(p->quantised ? p->quantised : (const void *)p->values);
-    weights_put(
-        out,
-        "static const union {\n    uint%d_t bits[%lu];\n    float first;\n} gckpti_%s_value%d = { {",
-        (int)(8 * size), (unsigned long)n, name, i);
+    weights_put(out,
+                "static %sunion {\n    uint%d_t bits[%lu];\n    float first;\n} %s_value%d = { {",
+                p->frozen ? "const " : "", (int)(8 * size), (unsigned long)n, name, i);
     for (size_t k = 0; k < n; k++, at += size) {
         uint32_t word = *at;
         uint16_t half = 0;
@@ -73,25 +72,36 @@ static inline void weights_values(weights_sink *out, const char *name, int i,
     weights_put(out, "\n} };\n");
 }
 
-/* Prints a parameter's entry in the table that NAME_bind reads; the name as octal bytes. */
+/* Prints a name as octal bytes, in quotes. */
+static inline void weights_name(weights_sink *out, const char *name)
+{
+    weights_put(out, "\"");
+    for (; *name; name++)
+        weights_put(out, "\\%03o", (unsigned)(unsigned char)*name);
+    weights_put(out, "\"");
+}
+
+/* Prints a parameter's entry in the table that NAME_bind reads. */
 static inline void weights_entry(weights_sink *out, const char *name, int i,
                                  const gckpt_parameter *p)
 {
-    uint32_t lr, decay;
-    memcpy(&lr, &p->lr_scale, 4);
-    memcpy(&decay, &p->decay_scale, 4);
-    weights_put(out, "    { \"");
-    for (const char *c = p->name; *c; c++)
-        weights_put(out, "\\%03o", (unsigned)(unsigned char)*c);
-    weights_put(out, "\", &gckpti_%s_value%d, { %d, {", name, i, p->shape.n);
+    weights_put(out, "        { ");
+    weights_name(out, p->name);
+    weights_put(out, ", &%s_value%d, { %d, {", name, i, p->shape.n);
     for (int d = 0; d < GCKPT_MAX_DIMS; d++)
         weights_put(out, d ? ", %ld" : " %ld", d < p->shape.n ? (long)p->shape.d[d] : 0L);
-    weights_put(out, " } }, { %luU, %luU }, %d, %d },\n", (unsigned long)lr, (unsigned long)decay,
-                (int)p->storage, p->frozen != 0);
+    weights_put(out, " } }, %d, %d },\n", (int)p->storage, p->frozen == 0);
+}
+
+/* Returns whether a parameter has other factors of learning rate and weight decay than a new one. */
+static inline int weights_has_factors(const gckpt_parameter *p)
+{
+    return p->lr_scale < 1 || p->lr_scale > 1 || p->decay_scale < (float)(p->shape.n > 1) ||
+           p->decay_scale > (float)(p->shape.n > 1);
 }
 
 /* Returns whether a name is a C identifier of at most 60 letters and digits. */
-static inline int weights_is_name(const char *name)
+static inline int weights_is_identifier(const char *name)
 {
     size_t n = 0;
     while (name[n] == '_' || (name[n] >= 'a' && name[n] <= 'z') ||
@@ -100,34 +110,77 @@ static inline int weights_is_name(const char *name)
     return n > 0 && n <= 60 && !name[n];
 }
 
+/* Returns the format of the #error that says why parameter p cannot be printed, or NULL. */
+static inline const char *weights_problem(const gckpt_parameter *p)
+{
+    if (p->count < p->elements)
+        return "#error \"weights %s: this process has only its shard of parameter %d (gckpt_store_ranks)\"\n";
+    if (weights_has_factors(p) && strpbrk(p->name, "*?"))
+        return "#error \"weights %s: the name of parameter %d is a pattern, and it has factors (gckpt_store_group)\"\n";
+    return NULL;
+}
+
+/* Prints NAME_bind of n parameters. */
+static inline void weights_function(weights_sink *out, gckpt_store *s, const char *name, int n,
+                                    int quantised)
+{
+    gckpt_parameter p;
+    weights_put(
+        out, "static inline gckpt_result %s_bind(gckpt_store *s)\n{\n    static const struct {\n",
+        name);
+    weights_put(
+        out, "        const char *name;\n        const void *values;\n        gckpt_shape shape;\n"
+             "        unsigned char storage, trained;\n    } all[] = {\n");
+    for (int i = 0; i < n; i++) {
+        gckpt_store_get(s, i, &p);
+        weights_entry(out, name, i, &p);
+    }
+    weights_put(out,
+                "    };\n    gckpt_result result = GCKPT_OK;\n"
+                "    for (int i = 0; i < %d && result == GCKPT_OK; i++)\n        result = ",
+                n);
+    if (quantised)
+        weights_put(
+            out, "all[i].storage ? gckpt_store_external_quantised(s, all[i].name, all[i].shape,\n"
+                 "            (gckpt_storage)all[i].storage, all[i].values) :\n            ");
+    weights_put(out, "gckpt_store_external(s, all[i].name, all[i].shape,\n"
+                     "            (float *)(uintptr_t)all[i].values, all[i].trained);\n");
+    for (int i = 0; i < n; i++) {
+        gckpt_store_get(s, i, &p);
+        if (!weights_has_factors(&p))
+            continue;
+        weights_put(out, "    if (result == GCKPT_OK)\n        result = gckpt_store_group(s, ");
+        weights_name(out, p.name);
+        weights_put(out, ", %.9ef, %.9ef);\n", (double)p.lr_scale, (double)p.decay_scale);
+    }
+    weights_put(out, "    return result;\n}\n");
+}
+
 /* Prints the store's parameters, whose values it initialises if they have none. If they cannot be printed, prints an
  * #error with the reason and returns GCKPT_E_ARG: `name` is no C identifier, the store has no parameters or is one of
- * several processes that share them, or a parameter cannot be initialised (gckpt_error_text). Returns GCKPT_E_FILE if
- * `write` fails. */
+ * several processes that share them, a parameter cannot be initialised (gckpt_error_text), or its name has '*' or '?'
+ * and it has factors of its own. Returns GCKPT_E_FILE if `write` fails. */
 static inline gckpt_result weights_print(gckpt_store *s, const char *name, gckpt_write_fn write,
                                          void *user)
 {
     weights_sink out = { write, user, 0 };
+    const char *problem = NULL;
     gckpt_parameter p;
-    size_t flash = 0;
+    size_t bytes = 0;
     int quantised = 0, i = 0;
     if (!s || !name || !write)
         return GCKPT_E_ARG;
     const int n = gckpt_store_count(s);
-    const char *problem =
-        !weights_is_name(name)
-            ? "#error \"weights: their name must be a C identifier of at most 60 letters\"\n"
-        : n == 0 ? "#error \"weights %s: the store has no parameters\"\n"
-                 : NULL;
+    if (!weights_is_identifier(name))
+        problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
+    else if (n == 0)
+        problem = "#error \"weights %s: the store has no parameters\"\n";
     for (; i < n && !problem; i += !problem) {
-        if (gckpt_store_get(s, i, &p) != GCKPT_OK)
-            problem = "#error \"weights %s: parameter %d has no values (gckpt_error_text)\"\n";
-        else if (p.count < p.elements)
-            problem =
-                "#error \"weights %s: this process has only its shard of parameter %d (gckpt_store_ranks)\"\n";
-        else if (p.frozen)
-            flash += weights_bytes(&p);
+        problem = gckpt_store_get(s, i, &p) == GCKPT_OK
+                      ? weights_problem(&p)
+                      : "#error \"weights %s: parameter %d has no values (gckpt_error_text)\"\n";
         quantised |= !problem && p.quantised;
+        bytes += problem ? 0 : weights_bytes(&p);
     }
     if (problem) {
         weights_put(&out, problem, name, i);
@@ -137,29 +190,17 @@ static inline gckpt_result weights_print(gckpt_store *s, const char *name, gckpt
                 "/* Weights %s, printed by weights.h: compile them in the file that holds the\n"
                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n",
                 name);
-    weights_put(&out,
-                "#if GCKPT_PLAN_FORMAT != %d\n#error \"weights %s: printed by another version of "
-                "gradckpt.h: print them again (examples/weights.h)\"\n#endif\n",
-                GCKPT_PLAN_FORMAT, name);
-    for (i = 0; i < n; i++) {
-        gckpt_store_get(s, i, &p);
-        weights_values(&out, name, i, &p);
-    }
     if (quantised)
         weights_put(&out,
                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
                     "without GCKPT_NO_QUANT\"\n#endif\n",
                     name);
-    weights_put(
-        &out, "#define %s_flash_bytes %lu\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",
-        name, (unsigned long)flash, name);
+    weights_put(&out, "#define %s_bytes %lu\n", name, (unsigned long)bytes);
     for (i = 0; i < n; i++) {
         gckpt_store_get(s, i, &p);
-        weights_entry(&out, name, i, &p);
+        weights_values(&out, name, i, &p);
     }
-    weights_put(&out, "};\nstatic inline gckpt_result %s_bind(gckpt_store *s)\n{\n    return ",
-                name);
-    weights_put(&out, "gckpti_bind_exported(s, gckpti_%s_weights, %d);\n}\n", name, n);
+    weights_function(&out, s, name, n, quantised);
     return out.failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 #endif

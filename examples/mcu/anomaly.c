@@ -91,7 +91,7 @@ int main(void)
 #else
 #include "anomaly_plan.h"
 
-static char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
+static char store_block[plan_store_bytes - weights_bytes], exec_block[plan_exec_bytes];
 
 int main(void)
 {

@@ -124,7 +124,7 @@ enum {
     ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes : learn_arena_bytes
 };
 
-static char store_block[recognise_store_bytes - weights_flash_bytes];
+static char store_block[recognise_store_bytes - weights_bytes];
 static char recognise_block[recognise_exec_bytes - recognise_arena_bytes];
 static char learn_block[learn_exec_bytes - learn_arena_bytes];
 /* shared by both executors, which never run at the same time */

@@ -48,7 +48,7 @@ int main(void)
 #else
 #include "lora_plan.h"
 
-static char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
+static char store_block[plan_store_bytes - weights_bytes], exec_block[plan_exec_bytes];
 static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)

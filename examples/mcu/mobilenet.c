@@ -122,7 +122,7 @@ int main(void)
 
 enum { STEPS = 4 };
 
-static char store_block[plan_store_bytes - weights_flash_bytes];
+static char store_block[plan_store_bytes - weights_bytes];
 static char exec_block[plan_exec_bytes];
 static unsigned char image[SIDE * SIDE * COLOURS];
 
