@@ -61,6 +61,26 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     return GCKPT_OK;
 }
 
+/* Returns whether each rank has only its shard of the gradient of t, a trained parameter. */
+static int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
+}
+
+/* Refuses fetches of gradients of which each rank has only its shard. */
+static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
+{
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
+        if (fetch->gradient && gckpti_has_sharded_gradient(p, fetch->tensor->base))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
+                                i, fetch->tensor);
+    }
+    return GCKPT_OK;
+}
+
 /* Lists a reduction after each backward of the body that is the last to write some gradient, and
  * marks the gradient's targets. Allocates p->gradient, with space for the buffers of reductions. */
 static void gckpti_list_reductions(gckpti_planner *p)
@@ -234,6 +254,7 @@ GCKPTI_PASSES(dist)
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
+    case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
         gckpti_encode_dist(p, &e->plan);

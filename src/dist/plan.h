@@ -77,12 +77,6 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
     return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
-/* Returns whether the ranks have only their shards of the gradient of t, a trained parameter. */
-static inline int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
-}
-
 /* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
 static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
 {
@@ -98,7 +92,6 @@ static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gck
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0
-#define gckpti_has_sharded_gradient(p, t) 0
 #define gckpti_gather_transfer(p, t)      0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 #endif

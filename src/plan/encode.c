@@ -184,7 +184,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
-        kind_bytes[GCKPT_BYTES_CACHES] = kept;
     }
     return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
 }

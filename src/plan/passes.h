@@ -12,6 +12,9 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #ifndef GCKPT_NO_BF16
         gckpti_bf16_passes,
 #endif
+#ifndef GCKPT_NO_CACHES
+        gckpti_cache_passes,
+#endif
 #ifndef GCKPT_NO_SCHEDULES
         gckpti_schedules_passes,
 #endif

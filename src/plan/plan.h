@@ -618,7 +618,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets the bytes of each of the three. */
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets the first two. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */

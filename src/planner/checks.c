@@ -114,10 +114,6 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
     const char *fault = GCKPTI_FIRST_FAULT(faults);
     if (fault)
         return gckpti_error(g, GCKPT_E_ARG, fault, d->batch, g->rows);
-    if (g->variable && !inference)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
-                            "trained without it");
     for (int i = 0; i < count; i++)
         if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
             return GCKPT_E_ARG;
@@ -167,11 +163,6 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         const char *fault = GCKPTI_FIRST_FAULT(faults);
         if (fault)
             return gckpti_error(p->g, GCKPT_E_ARG, fault, i, t);
-        if (gradient && gckpti_has_sharded_gradient(p, t->base))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has only its shard of the gradient of "
-                                "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
     }
     return GCKPT_OK;
 }
