@@ -2,7 +2,7 @@
  * use it, copy it; C99 or C++11.
  *
  *     weights_print(s, "weights", write, user);              // on the host
- *     weights_bind(store), gckpt_plan_params(&plan, store);  // on the device, which compiles what was printed
+ *     weights_bind(store), gckpt_plan_params(&plan, store);  // on the device, whose program includes the printed text
  *
  * The printed text is compiled in the file with the implementation of gradckpt.h, after the #include. Its function
  * `gckpt_result NAME_bind(gckpt_store *store)` adds the parameters to an empty store by gckpt_store_external, in their
@@ -159,7 +159,7 @@ static inline void weights_function(weights_sink *out, gckpt_store *s, const cha
 /* Prints the store's parameters, whose values it initialises if they have none. If they cannot be printed, prints an
  * #error with the reason and returns GCKPT_E_ARG: `name` is no C identifier, the store has no parameters or is one of
  * several processes that share them, a parameter cannot be initialised (gckpt_error_text), or its name has '*' or '?'
- * and it has factors of its own. Returns GCKPT_E_FILE if `write` fails. */
+ * and gckpt_store_group has set its factors. Returns GCKPT_E_FILE if `write` fails. */
 static inline gckpt_result weights_print(gckpt_store *s, const char *name, gckpt_write_fn write,
                                          void *user)
 {

@@ -1,5 +1,5 @@
 /* test_weights.c - tests weights_print (examples/weights.h), which prints weights as C source: invalid names, a write
- * callback that fails, and what is printed of each parameter. tests/firmware/weights.c compiles the printed weights and compares every bit. */
+ * callback that fails, and the printed text of parameters. tests/firmware/weights.c compiles the printed weights and compares every bit. */
 #include "gradckpt.h"
 #include "examples/weights.h"
 #include "util.h"
