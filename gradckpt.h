@@ -120,10 +120,10 @@
  *
  * 8. Plans as data (docs/device.md)
  *    gckpt_plan_c prints a plan as C, which is compiled into firmware without graph or planner;
- *    gckpt_store_c prints weights. On the device, gckpt_plan_params or the printed NAME_bind adds
- *    the parameters to a store, and frozen weights stay in flash. Several plans may share a store,
- *    and executors an arena (gckpt_exec_desc.arena): one plan infers, another trains the last
- *    layer. Compile with -ffunction-sections -fdata-sections, link with -Wl,--gc-sections.
+ *    examples/weights.h prints weights. On the device, gckpt_plan_params or the printed NAME_bind
+ *    adds the parameters to a store, and frozen weights stay in flash. Several plans may share a
+ *    store, and executors an arena (gckpt_exec_desc.arena): one plan infers, another trains the
+ *    last layer. Compile with -ffunction-sections -fdata-sections, link with -Wl,--gc-sections.
  *
  * 9. Fine-tuning, generating (docs/finetuning.md; examples/model.h, examples/generate.h)
  *    Build the model, freeze parameters that are not trained, quantise them to save bytes, then
@@ -160,12 +160,12 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7845
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1195
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4850
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4804
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2347
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              896
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4642
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4622
  *     >>files     safetensors                                                                 1471
- *     >>export    plans and weights as C constants                                             610
+ *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2967
  */
 
@@ -184,7 +184,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      19 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      20 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -1452,18 +1452,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
  * only sets memory. A user's op is printed as the variable named as the op, which must be declared
  * before; attributes as gckpt_apply says. Firmware needs desc.kernels.plain and the seed. If the
  * plan cannot be printed, returns E_ARG and prints an #error with the reason; if the callback
- * fails, E_FILE. */
+ * fails, E_FILE. (examples/weights.h prints parameters.) */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
- * NAME_bind(gckpt_store *store)`, which adds them to an empty store in their order and storage, to
- * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external),
- * others are copied; the block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all. Optimiser state, step count and notes are not printed. Returns E_FILE and E_ARG as
- * gckpt_plan_c; also E_ARG without parameters, for several processes, and for missing values
- * (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
-GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
-                                     gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
 /* ---- the frontier: the least cost for every budget ---- */
 /* A plan of this cost fits in `bytes`; the search found no cheaper one. */
@@ -6064,7 +6055,7 @@ struct gckpt_tensor {
     gckpt_init init; /* initial values of a parameter */
     float momentum;  /* momentum of a gckpt_running */
     int running;     /* nonzero if it is a gckpt_running */
-    int index;       /* index of the parameter in the store */
+    int index;       /* of the parameter in the store; planner: last op of its fused group, or -1 */
     int segment;     /* innermost segment that has it, or -1 */
     int batch_invariant, must_save, must_recompute;
     int f32_uses;   /* parameter: number of uses that cannot read compressed values */
@@ -15881,7 +15872,6 @@ typedef struct {
 typedef struct {
     gckpt_cost cost;
     size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
-    uint64_t hash;                 /* hash of the graph as it was built, up to this node */
 } gckpti_node_info;
 
 typedef struct {
@@ -15966,8 +15956,7 @@ typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
-    int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
-    gckpt_cost built_cost; /* of the op as it was built, if another one runs */
+    int64_t sample_size; /* elements of input 0 that count as one, or 1 */
 } gckpti_plan_term;
 
 typedef struct {
@@ -15982,7 +15971,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; of that and the ops that run */       \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
@@ -16038,7 +16027,6 @@ struct gckpt_plan {
     void *block; /* the plan itself; NULL means constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
-    double recompute;
     GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
 };
 #undef GCKPTI_NUMBER
@@ -16215,9 +16203,8 @@ typedef struct gckpti_planner {
     /* The model. */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
-    const gckpt_cost *built_cost, *built_model_cost; /* as built, or NULL in variant 0 */
-    int *body, body_count; /* ids of the body's tensors in creation order, read or not */
+    gckpt_cost *cost, *model_cost;      /* model_cost: without desc.costs */
+    const gckpt_cost *built_model_cost; /* of the ops as built; NULL in variant 0 */
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
     int recompute_count;                /* nodes with must_recompute */
@@ -16238,7 +16225,7 @@ typedef struct gckpti_planner {
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
-    int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
+    int has_fused;              /* some group is fused */
     int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
@@ -16252,8 +16239,11 @@ typedef struct gckpti_planner {
     double store_all_peak;              /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
+/* ---- plan/tensors.c ---- */
 
 
+/* Returns the bytes of t's value in the arena. */
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
@@ -16344,7 +16334,7 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank);
+GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
 /* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
@@ -16360,7 +16350,7 @@ static inline int gckpti_local_vranks(const gckpt_plan *p)
 /* Returns how many rows, or micro-batches, a virtual rank has in a step of `rows` rows. */
 static inline int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
-    return gckpti_vrank_first_row(p, rows, vrank + 1) - gckpti_vrank_first_row(p, rows, vrank);
+    return gckpti_vrank_begin(p, rows, vrank + 1) - gckpti_vrank_begin(p, rows, vrank);
 }
 static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
@@ -16406,8 +16396,19 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
     return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
+/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
+static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    if (!gckpti_is_gathered(p, t))
+        return 0;
+    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+    return gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                (int64_t)(gckpti_value_bytes(p, t) - shard));
+}
+
 #else
 #define gckpti_is_gathered(p, t)          0
+#define gckpti_gather_transfer(p, t)      0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 #endif
 #endif /* GCKPT_SMALL */
@@ -16564,7 +16565,7 @@ GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op)
 enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
 /* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_PLACE_ORDERS };
 
 /* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {
@@ -16619,7 +16620,6 @@ typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may refuse */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
-    GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
     GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
     GCKPTI_PASS_ORDER,        /* nodes have their edges, and backwards have no order yet */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
@@ -16632,7 +16632,6 @@ typedef enum {
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
-    GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
 } gckpti_plan_stage;
 
@@ -16857,7 +16856,7 @@ GCKPTI_FN int gckpti_tree_depth(int vranks)
     return n;
 }
 
-GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank)
+GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
     const int64_t batch = p->mode == GCKPT_INFERENCE ? rows : p->batch, n = p->virtual_ranks;
     return gckpti_min(batch / n * vrank + (batch % n * vrank + n - 1) / n, rows);
@@ -16868,8 +16867,8 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
     int64_t begin = 0, end = rows > 0 ? rows : 0;
     if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
         const int64_t n = p->virtual_ranks / p->ranks;
-        begin = gckpti_vrank_first_row(p, end, rank * n);
-        end = gckpti_vrank_first_row(p, end, (rank + 1) * n);
+        begin = gckpti_vrank_begin(p, end, rank * n);
+        end = gckpti_vrank_begin(p, end, (rank + 1) * n);
     }
     if (first)
         *first = begin;
@@ -16963,7 +16962,6 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 }
 
 /* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
-/* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return (size_t)gckpti_elements(&t->shape) *
@@ -17009,6 +17007,25 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
     for (; a >> 31 || b >> 31; a /= 2)
         b = b / 2 + (b < 2);
     return x / b * a + x % b * a / b;
+}
+
+/* Returns the cost of an op, of which the model's cost is `model`, that replaces n ops of the graph
+ * as built: `model` or, if desc.costs gives costs, these ops' costs, times (the op's cost by the
+ * model / these ops' costs by the model). */
+GCKPTI_FN gckpt_cost gckpti_replacement_cost(const gckpti_planner *p, gckpt_cost model,
+                                             const int *id, int n)
+{
+    const gckpt_cost *given = p->desc->costs.by_id, *built = p->built_model_cost;
+    uint64_t sum = 0, before = 0;
+    if (!given)
+        return model;
+    for (int i = 0; i < n; i++) {
+        sum = gckpti_add_cost(sum, gckpti_add_cost(given[id[i]].forward, given[id[i]].backward));
+        before += built[id[i]].forward + built[id[i]].backward;
+    }
+    const gckpt_cost scaled = { gckpti_mul_div(sum, model.forward, before),
+                                gckpti_mul_div(sum, model.backward, before) };
+    return scaled;
 }
 #endif
 
@@ -17278,24 +17295,19 @@ GCKPTI_FN gckpt_result gckpti_order_backwards(gckpti_planner *p)
 }
 
 /* ---- the order of late forwards ---- */
-/* Finds p->late, the body's forwards, each as late as possible: before the first backward that
- * needs it (p->needed_by), and right before its first reader if that is more than APART nodes away.
- * So the values of one loss are dead before the next loss is computed. Side effects keep their
- * order, as do losses that updates wait for. */
+/* Finds p->late, the body's forwards, each right before the first backward that needs it
+ * (p->needed_by). So the values of one loss are dead before the next loss is computed. Side effects
+ * keep their order, as do losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* a first reader more than this many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *reader = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* its successor */
     for (int u = 0; u < p->nodes && !p->failed; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
-        reader[u] = before[u] = u;
         p->needed_by[u] = INT32_MAX;
     }
     for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
@@ -17310,16 +17322,10 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))
             p->needed_by[u] = 0;
-        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
-        for (int k = q->in; k < q->in + q->inputs; k++) {
-            int v = p->edges[k];
-            gckpti_set_min(&p->needed_by[v], p->needed_by[u]);
-            before[v] = before[v] == v ? before[u] : before[v];
-            gckpti_set_min(&before[v], before[u]);
-            reader[v] = u;
-        }
+        for (int k = q->in; k < q->in + q->inputs; k++)
+            gckpti_set_min(&p->needed_by[p->edges[k]], p->needed_by[u]);
         key[u].value = u;
-        key[u].key = (uint64_t)p->needed_by[u] << 32 | (uint64_t)before[u];
+        key[u].key = (uint64_t)p->needed_by[u];
     }
     if (p->failed)
         return;
@@ -17526,8 +17532,8 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
  * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
  * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999), until that
- * no longer helps; then the same from two other orders. Buffers that are live all the time are
- * placed first and take no part.
+ * no longer helps; then the same from the order of lifetimes. Buffers that are live all the time
+ * are placed first and take no part.
  *
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
@@ -17663,9 +17669,7 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
         const gckpt_buffer *b = s->placements[s->keys[i].value].buffer;
         uint64_t lifetime = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / lifetime ? UINT64_MAX : size * lifetime;
-        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA       ? area
-                                       : order == GCKPTI_BY_LIFETIME ? lifetime
-                                                                     : size);
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA ? area : lifetime);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* spread widely, so that halved values differ */
@@ -18045,9 +18049,8 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
 /* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or r->range (id 2 * steps). */
 static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
 {
-    gckpt_buffer *b = &r->buffers[r->buffer_count];
-    memset(b, 0, sizeof *b);
-    b->id = id, b->size = size, b->start = start, b->end = end;
+    const gckpt_buffer b = { start, end, 0, size, id, GCKPT_BUFFER_WORKSPACE };
+    r->buffers[r->buffer_count] = b;
     r->buffer_count += size > 0;
 }
 
@@ -18120,7 +18123,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
-    uint64_t given = 0, unfused = 0, flops = 0;
+    uint64_t unfused = 0, flops = 0;
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
@@ -18139,10 +18142,8 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         call.shape = inner.shape;
         flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
-        given =
-            gckpti_add_cost(given, p->desc->costs.by_id ? p->desc->costs.by_id[id[i]].forward : 0);
         inner.attributes = r->op[id[i]].attributes;
-        p->fused_into[id[i]] = t->id;
+        inner.index = t->id;
         p->tensors[id[i]] =
             (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
     }
@@ -18171,10 +18172,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
-    if (!p->desc->costs.by_id)
-        p->cost[t->id] = p->model_cost[t->id];
-    else if (p->built_model_cost)
-        p->cost[t->id].forward = gckpti_mul_div(given, p->model_cost[t->id].forward, unfused);
+    p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
     p->has_fused = 1;
 }
 
@@ -18251,9 +18249,7 @@ static void gckpti_fuse_ops(gckpti_planner *p)
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
     int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
-    p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
-        memset(p->fused_into, 0xff, n * sizeof *p->fused_into);
         r->p = p, r->op = op;
         gckpti_find_row_ops(r);
     }
@@ -18308,7 +18304,6 @@ static int gckpti_model_memory(gckpti_planner *p)
     p->workspace_backward = (size_t *)gckpti_scratch_alloc(s, n, sizeof(size_t));
     p->cost = (gckpt_cost *)gckpti_scratch_alloc(s, n, sizeof *p->cost);
     p->model_cost = (gckpt_cost *)gckpti_scratch_alloc(s, n, sizeof *p->model_cost);
-    p->body = (int *)gckpti_scratch_alloc(s, nodes, sizeof(int));
     p->node = (gckpti_node *)gckpti_scratch_alloc(s, nodes, sizeof *p->node);
     p->node_of = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     p->backward = (int *)gckpti_scratch_alloc(s, nodes, sizeof(int));
@@ -18549,10 +18544,8 @@ static void gckpti_add_staged_inputs(gckpti_planner *p, const gckpt_tensor *t, i
         const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
         const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
         p->cost[id] = p->desc->costs.by_id ? p->desc->costs.by_id[id] : copy;
-        (void)gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
+        p->cost[id].forward = gckpti_add_cost(p->cost[id].forward, gckpti_gather_transfer(p, q));
         gckpti_add_node(p, q, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = id;
     }
 }
 
@@ -18562,14 +18555,11 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP || t->batch_invariant != prologue)
+        if (t->kind != GCKPTI_OP || t->batch_invariant != prologue || !needed[i])
             continue;
-        if (GCKPTI_HAS_STAGED && needed[i])
+        if (GCKPTI_HAS_STAGED)
             gckpti_add_staged_inputs(p, t, prologue);
-        if (needed[i])
-            gckpti_add_node(p, t, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = i;
+        gckpti_add_node(p, t, prologue);
     }
 }
 
@@ -18697,34 +18687,19 @@ static void gckpti_take_lowering(gckpti_planner *p)
         gckpti_find_active(p);
 }
 
-/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
- * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
-static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
-                     *lowered = &p->model_cost[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
-    if (replaced != t->in[0]->base) {
-        before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(
-            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
-    }
-    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
-                     gckpti_mul_div(cost, lowered->backward, before) };
-    return c;
-}
-
 GCKPTI_PASSES(linear_loss)
 {
-    const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
     (void)arg;
     if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
         gckpti_take_lowering(p);
-    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && priced; i++)
-        if (p->tensors[i] != p->g->tensors[i])
-            p->cost[i] = gckpti_lowering_cost(p, p->tensors[i]);
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && p->has_lowering; i++) {
+        const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
+        if (t == built)
+            continue;
+        const int replaced[2] = { i, built->in[0]->base->id };
+        const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
+        p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
+    }
     return GCKPT_OK;
 }
 
@@ -19068,22 +19043,11 @@ GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
     return (int)d->length - 1;
 }
 
-/* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
-static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
-{
-    for (int k = 0; k < t->inputs; k++) {
-        const int id = t->in[k]->base->id;
-        if (!gckpti_is_updated(p, id) || last[id] != x)
-            continue;
-        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
-        last[id] = -1;
-    }
-}
-
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
-    int early = !p->inference && p->desc->update_in_backward;
+    const int early = !p->inference && p->desc->update_in_backward;
+    const int epilogue = d->sched.length - (p->backwards - p->body_backwards);
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
         const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
@@ -19091,25 +19055,29 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             last[t->in[k]->base->id] = x;
     }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
-    for (int x = 0; x < d->sched.length && !p->failed; x++) {
-        int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+    for (int x = 0; x <= d->sched.length && !p->failed; x++) {
         if (x == p->prologue) /* each of its nodes runs once, and its result is read */
             d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
-        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+        if (x == epilogue)
             d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
+        if (x == d->sched.length)
+            break;
+        const int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
         d->entry_ins[x] = gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
         (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
-        if (early)
-            gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
+        for (int k = 0; k < t->inputs && early; k++) {
+            const int id = t->in[k]->base->id;
+            if (last[id] == x && gckpti_is_updated(p, id)) {
+                gckpti_add_instruction(d, GCKPT_UPDATE, id);
+                last[id] = -1;
+            }
+        }
     }
-    if (d->sched.length == p->prologue)
-        d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
-    if (p->body_backwards == p->backwards)
-        d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
@@ -19285,13 +19253,11 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* ---- live bytes ---- */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
-{
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_REDUCTION          ? GCKPT_BYTES_REDUCTION
-                                                     : GCKPT_BYTES_ACTIVATIONS;
-}
+/* The gckpt_plan_kind_bytes to which each gckpt_buffer_kind belongs. */
+static const unsigned char gckpti_bytes_kinds[] = {
+    GCKPT_BYTES_ACTIVATIONS, GCKPT_BYTES_ACTIVATIONS, GCKPT_BYTES_ACTIVATIONS,
+    GCKPT_BYTES_GRADIENTS,   GCKPT_BYTES_WORKSPACE,   GCKPT_BYTES_REDUCTION
+};
 
 /* Sums the live bytes at each instruction with a difference array, exactly in size_t and, to detect
  * overflow, in double; finds the peak and its bytes by kind. */
@@ -19325,7 +19291,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         if (b->start <= peak && peak <= b->end)
-            d->kind_bytes[gckpti_bytes_kind(b->kind)] += b->size;
+            d->kind_bytes[gckpti_bytes_kinds[b->kind]] += b->size;
     }
     if (d->peak < SIZE_MAX)
         return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);
@@ -19427,27 +19393,22 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
-GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+/* Returns whether each rank has only its shard of the gradient of t, a trained parameter. */
+static int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    if (!gckpti_is_gathered(p, t))
-        return 0;
-    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-    return gckpti_transfer_cost(p->desc->ranks.link_cost,
-                                (int64_t)(gckpti_value_bytes(p, t) - shard));
+    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
 }
 
 /* Refuses fetches of gradients of which each rank has only its shard. */
 static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetch.count; i++) {
-        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
-        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_sharded(gckpti_update_shard(p, t->base)))
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
+        if (fetch->gradient && gckpti_has_sharded_gradient(p, fetch->tensor->base))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has only its shard of the gradient of "
                                 "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
+                                i, fetch->tensor);
     }
     return GCKPT_OK;
 }
@@ -19506,8 +19467,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
     int use = p->first_use[id];
     while (use >= 0 && gckpti_is_in_body(p, use))
         use = p->target[use].next;
-    return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
+    return use < 0 && gckpti_has_sharded_gradient(p, p->tensors[id]);
 }
 
 /* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
@@ -19627,11 +19587,6 @@ GCKPTI_PASSES(dist)
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_STAGED: {
-        uint64_t *cost = &p->cost[*(const int *)arg].forward;
-        *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
-        break;
-    }
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
         gckpti_encode_dist(p, &e->plan);
@@ -19699,25 +19654,22 @@ static void gckpti_start_offload(gckpti_planner *p)
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 
-/* Assigns offsets in slower memory to offloaded parts, node by node, and sets the hidden cost. */
+/* Assigns offsets in slower memory to offloaded parts, and sets the hidden cost. */
 static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
 {
     const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
     d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    for (int x = 0; x < d->sched.length; x++)
-        for (int part = 0; part < 2; part++)
-            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
-                d->sched.copied_parts[x] >> part & 1;
-    for (size_t k = 0; k < parts; k++) {
-        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
-        if (!d->host_offset[k]) {
-            d->host_offset[k] = GCKPTI_NO_OFFSET;
+    memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
+    for (int k = 0; k < 2 * d->sched.length; k++) { /* k % 2: value or saved */
+        const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        size_t *offset = &d->host_offset[2 * u + k % 2];
+        if (!(d->sched.copied_parts[x] >> k % 2 & 1) || *offset != GCKPTI_NO_OFFSET)
             continue;
-        }
-        d->host_offset[k] = gckpti_round_up(d->host_bytes, p->alignment);
-        d->host_bytes = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        *offset = gckpti_round_up(d->host_bytes, p->alignment);
+        d->host_bytes = *offset + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
         d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
     }
     if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)
@@ -19814,15 +19766,14 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 
 static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 {
-    for (int i = begin; i < end; i++)
-        if (p->node_of[p->body[i]] >= 0)
-            gckpti_emit(p, p->node_of[p->body[i]]);
+    for (int u = begin; u < end; u++)
+        gckpti_emit(p, u);
 }
 
 /* Builds the schedule that runs each forward once, in the order of creation, then the backwards. */
 GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p)
 {
-    gckpti_emit_forwards(p, 0, p->body_count);
+    gckpti_emit_forwards(p, p->prologue, p->nodes);
     for (int r = 0; r < p->body_backwards; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
@@ -19857,16 +19808,16 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 
 enum { GCKPTI_OUTSIDE = -2 };
 
-/* Returns the segment directly inside `segment` (inside the body, if -1) that has p->body[index]
- * (or, of a staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment`
- * does not have it either. group is gckpti_build_segments's, <= 0. */
-static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
+/* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
+ * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
+ * have it either. group is gckpti_build_segments's, <= 0. */
+static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
 {
     const gckpti_segment *all = p->g->segments;
     int child = -1, s;
-    while (p->tensors[p->body[index]]->kind == GCKPTI_PARAM)
-        index++;
-    for (s = p->tensors[p->body[index]]->segment; s >= 0 && (group < 0 || s != segment);
+    while (p->tensors[p->node[u].id]->kind == GCKPTI_PARAM)
+        u++;
+    for (s = p->tensors[p->node[u].id]->segment; s >= 0 && (group < 0 || s != segment);
          s = all[s].parent)
         child = s;
     if (group == 0)
@@ -19881,22 +19832,22 @@ static int gckpti_child_segment(const gckpti_planner *p, int group, int segment,
  * n nodes (gckpti_build_late). */
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 {
-    int segment = -1, high = p->body_count; /* the last emitted forwards end before `high` */
+    int segment = -1, high = p->nodes; /* the last emitted forwards end before `high` */
     if (group > 0) {
         gckpti_build_late(p, group);
         return;
     }
-    gckpti_emit_forwards(p, 0, p->body_count);
-    for (int last = p->body_count - 1; last >= 0;) {
+    gckpti_emit_forwards(p, p->prologue, p->nodes);
+    for (int last = p->nodes - 1; last >= p->prologue;) {
         int child = gckpti_child_segment(p, group, segment, last), low = last;
         if (child == GCKPTI_OUTSIDE) {
             segment = group < 0 ? -1 : p->g->segments[segment].parent;
         } else if (child < 0) {
-            int u = p->node_of[p->body[last--]];
-            if (u >= 0 && p->node[u].backward_index >= 0)
-                gckpti_emit(p, ~u);
+            if (p->node[last].backward_index >= 0)
+                gckpti_emit(p, ~last);
+            last--;
         } else {
-            while (low > 0 && gckpti_child_segment(p, group, segment, low - 1) == child)
+            while (low > p->prologue && gckpti_child_segment(p, group, segment, low - 1) == child)
                 low--;
             if (last + 1 != high)
                 gckpti_emit_forwards(p, low, last + 1);
@@ -19924,7 +19875,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
 static int gckpti_segment_size(const gckpti_planner *p)
 {
     int root = 1;
-    while ((root + 1) <= p->body_count / (root + 1))
+    while ((root + 1) <= (p->nodes - p->prologue) / (root + 1))
         root++;
     return p->desc->schedule.segment_size ? p->desc->schedule.segment_size : root;
 }
@@ -19973,7 +19924,8 @@ GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
  * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
 GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
 {
-    size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
+    size_t ops = (size_t)(p->nodes - p->prologue),
+           count = i < ops ? ops : (size_t)p->g->top_segments;
     size_t group = i < ops ? i + 1 : i - ops + 1;
     if (count > 512 && group > 1 &&
         (count + group - 1) / group == (count + group - 2) / (group - 1))
@@ -20130,30 +20082,28 @@ static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule 
 
 /* ---- gckpt_recompute: values that are recomputed for the backwards ---- */
 /* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
- * values that these forwards read. */
+ * values that these forwards read; inputs before users. */
 static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
 {
+    const int first = s->length;
     int count = 0, reads;
-    if (entry < 0 && p->node[~entry].reads_saved && p->state[~entry].dropped) {
-        p->state[~entry].dropped = 0;
-        p->queue[count++] = ~entry;
-    }
     for (int i = -1; i < count; i++) {
-        const int *edges = gckpti_entry_reads(p, i < 0 ? entry : p->queue[i], &reads);
-        for (int k = 0; k < reads; k++)
-            if (p->state[edges[k]].dropped) {
-                p->state[edges[k]].dropped = 0;
-                p->queue[count++] = edges[k];
-            }
-    }
-    for (int i = 1; i < count; i++) /* inputs before users */
-        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
-            int swap = p->queue[j];
-            p->queue[j] = p->queue[j - 1];
-            p->queue[j - 1] = swap;
+        const int reader = i < 0 ? entry : p->queue[i];
+        const int *edges = gckpti_entry_reads(p, reader, &reads);
+        const int saved = reader < 0 && p->node[~reader].reads_saved;
+        for (int k = 0; k < reads + saved; k++) {
+            const int u = k < reads ? edges[k] : ~reader;
+            if (p->state[u].dropped)
+                p->queue[count++] = u;
+            p->state[u].dropped = 0;
         }
-    for (int i = 0; i < count; i++)
-        s->entry[s->length++] = p->queue[i];
+    }
+    for (int i = 0; i < count; i++) {
+        int x = s->length++;
+        for (; x > first && s->entry[x - 1] > p->queue[i]; x--)
+            s->entry[x] = s->entry[x - 1];
+        s->entry[x] = p->queue[i];
+    }
 }
 
 /* From the first backward on, recomputes values of gckpt_recompute for readers, unless the schedule
@@ -20446,7 +20396,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         const gckpt_tensor *t = p->tensors[i];
         const gckpt_tensor *built = p->g->tensors[i];
         const gckpti_plan_node built_node = gckpti_plan_node_of(built);
-        const int fused = p->fused_into ? p->fused_into[i] : -1;
+        const int is_op = t->kind == GCKPTI_OP, group = is_op ? t->index : -1;
         gckpti_plan_node *node = &e->nodes[i];
         *node = gckpti_plan_node_of(t);
         node->attributes = (gckpti_offset)plan->word_count;
@@ -20455,7 +20405,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4); /* GCKPTI_ALIGN */
         node->shape = gckpti_add_shape(p, e, i);
         node->name = t->name ? gckpti_add_name(e, t->name) : GCKPTI_NAMELESS;
-        node->index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        node->index = is_op && p->node_of[group < 0 ? i : group] < 0 ? -1 : 0;
         if (t->kind == GCKPTI_INPUT)
             node->index = (gckpti_id)plan->inputs++;
         if (t->kind == GCKPTI_PARAM)
@@ -20468,10 +20418,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
                                t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
                                : t->kind == GCKPTI_VIEW ? NULL
                                                         : built->name);
-        e->info[i].hash = plan->hash;
-        e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
-                              ? p->built_cost[i]
-                              : p->cost[i];
+        e->info[i].cost = p->cost[i];
         e->info[i].host_value = e->info[i].host_saved = GCKPTI_NO_OFFSET;
         plan->check = gckpti_hash_plan_node(plan->check, plan, (size_t)i);
     }
@@ -20575,8 +20522,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->alignment = p->alignment;
     plan->arena = d->arena;
     plan->peak = d->peak;
-    if (p->forward_cost)
-        plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
     gckpti_set_single_process(plan);
@@ -20613,8 +20558,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted_input(t->op) && call.elements_per_count > 1
                                    ? call.elements_per_count
-                                   : 1,
-                               p->built_cost ? p->built_cost[id] : p->cost[id] };
+                                   : 1 };
         e->terms[i] = q;
     }
     for (int i = 0; i < p->desc->fetch.count; i++) {
@@ -20638,12 +20582,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
-    (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
         gckpti_encode_arrays(p, d, order, &e);
         (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        e.plan.check = gckpti_fnv_number(e.plan.check, e.plan.hash);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
     }
     p->failed = !plan;
@@ -20662,7 +20606,7 @@ GCKPTI_COLD_END
 
 GCKPTI_PASSES(cache)
 {
-    if (stage == GCKPTI_PASS_NUMBERS) {
+    if (stage == GCKPTI_PASS_ENCODED) {
         size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
         bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
                                     bytes[GCKPT_BYTES_STATE];
@@ -22739,7 +22683,7 @@ static void gckpti_reduce_initials(gckpti_search *s)
 static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
+    size_t n = (size_t)(p->nodes - p->prologue), groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
     gckpti_build_store_all(p);
@@ -23005,7 +22949,7 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
+/* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
  * levels (the first is store-all). Lowers store-all (p->store_all_peak,
  * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
  * p->failed if the bytes are too many to search below. */
@@ -23133,28 +23077,33 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     return GCKPT_OK;
 }
 
-static uint64_t gckpti_step_cost(const gckpt_plan *plan)
+/* Sets the cost of recomputes and of a step. */
+static void gckpti_describe_cost(const gckpt_plan *plan, gckpt_plan_info *d)
 {
-    uint64_t body = 0, once = 0;
+    uint64_t body = 0, once = 0, forward[2] = { 0, 0 }; /* forward[1]: of recomputes */
     gckpt_usage u;
     uint64_t rows = (uint64_t)plan->rows, batch = gckpti_counted_rows(plan);
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        if (plan->ins[i].kind == GCKPT_FORWARD)
+            forward[u.recompute] = gckpti_add_cost(forward[u.recompute], u.cost);
         gckpti_price_gather(plan, i, &u);
         uint64_t *sum = u.once ? &once : &body;
         *sum = gckpti_add_cost(*sum, u.cost);
     }
+    d->recompute = forward[0] ? (double)forward[1] / (double)forward[0] : 0;
+    d->step_cost = UINT64_MAX;
     if (body / rows >= UINT64_MAX / 2 / batch)
-        return UINT64_MAX;
+        return;
     body -= plan->hidden; /* so that a short micro-batch counts in proportion */
     body = body / rows * batch + body % rows * batch / rows;
-    return gckpti_add_cost(once, body);
+    d->step_cost = gckpti_add_cost(once, body);
 }
 
 /* What gckpt_plan_describe copies: X(field of gckpt_plan_info, number of the plan). */
 #define GCKPTI_INFO_NUMBERS(X)                                                                     \
-    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(recompute, recompute) X(cost, cost)   \
-    X(hidden_cost, hidden) X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) \
-    X(batch, batch) X(mode, mode) X(hash, hash)
+    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(cost, cost) X(hidden_cost, hidden)    \
+    X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) X(batch, batch)        \
+    X(mode, mode) X(hash, hash)
 
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
@@ -23168,7 +23117,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     GCKPTI_INFO_NUMBERS(GCKPTI_COPY_NUMBER)
     d.overhead = gckpti_relative_cost(plan, plan->least_cost);
     d.gap = gckpti_relative_cost(plan, plan->proven_cost);
-    d.step_cost = gckpti_step_cost(plan);
+    gckpti_describe_cost(plan, &d);
     d.update_in_backward = plan->update_in_backward != 0;
     d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;
@@ -23423,37 +23372,12 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
-GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
+/* Checks a request and builds the model of p->variant, or none if that does not apply. The other
+ * fields of p are 0 at first. The caller always frees p. */
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d)
 {
-    gckpti_planner_reset(p);
-    gckpt_result result = gckpti_model_ops(p);
-    int trains = p->inference;
-    if (result != GCKPT_OK || !gckpti_variant_applies(p))
-        return result;
-    for (int i = 0; i < p->n; i++)
-        trains = trains || p->active[i];
-    result = gckpti_check_fetches(p);
-    if (result == GCKPT_OK && !trains)
-        result = gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: no trainable parameter leads to a loss (all frozen?) and "
-                              "no gradient is fetched; there is nothing to train");
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_model_nodes(p);
-    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
-               ? result
-               : gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: the values that are kept between steps have more bytes than "
-                              "this machine can address; use a smaller network");
-}
-
-/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
-GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                            gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d)
-{
-    memset(p, 0, sizeof *p);
     p->memory = memory;
     p->g = graph;
     p->desc = d;
@@ -23465,16 +23389,27 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->inference = d->mode == GCKPT_INFERENCE;
     p->accumulates = !p->inference && d->batch > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
-    return gckpti_check_request(graph, terms, count, d);
-}
-
-/* Checks a request and opens a planner of the graph as built. The caller always frees it. */
-GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                           gckpt_graph *graph, const gckpt_term *terms, int count,
-                                           const gckpt_plan_desc *d)
-{
-    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
-    return result == GCKPT_OK ? gckpti_build_model(p) : result;
+    gckpti_planner_reset(p);
+    gckpt_result result = gckpti_check_request(graph, terms, count, d);
+    if (result == GCKPT_OK)
+        result = gckpti_model_ops(p);
+    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+        return result;
+    int trains = p->inference;
+    for (int i = 0; i < p->n; i++)
+        trains = trains || p->active[i];
+    result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !trains)
+        result = gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is fetched; there is nothing to train");
+    if (result == GCKPT_OK)
+        result = gckpti_model_nodes(p);
+    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
+               ? result
+               : gckpti_error(p->g, GCKPT_E_MEMORY,
+                              "plan: the values that are kept between steps have more bytes than "
+                              "this machine can address; use a smaller network");
 }
 
 /* Returns the bytes that an op takes in addition to its operands, forward and backward. */
@@ -23500,14 +23435,11 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
-    gckpt_result result =
-        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
-          : GCKPT_E_MEMORY;
-    if (result == GCKPT_OK) {
+    gckpt_result result = GCKPT_E_MEMORY;
+    if (q) {
         q->variant = v;
-        q->built_cost = p->cost;
         q->built_model_cost = p->model_cost;
-        result = gckpti_build_model(q);
+        result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
     }
     int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
@@ -23592,88 +23524,68 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
 
 /* >>planner/request */
 
-/* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
- * if the resident bytes alone exceed the budget. */
-static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
+/* Plans the variants in the list from `first` on in a mode. Returns the one whose plan costs least
+ * in `arena` bytes, or NULL if none fits or *result is an error. Sets *needed to the fewest bytes
+ * of a plan that can be addressed. */
+static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mode, size_t arena,
+                                            size_t *needed, gckpt_result *result)
 {
-    size_t resident = gckpti_resident_bytes(p, NULL);
-    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
-    size_t left = budget > resident ? budget - resident : 0;
-    *fits = budget >= resident;
-    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
-}
-
-/* Returns the variant of least proven cost (opens the bounds of all variants). */
-static gckpti_planner *gckpti_most_promising(gckpti_planner *first, size_t arena)
-{
-    gckpti_planner *least = first;
-    gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p && !p->failed; p = p->next)
-        if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(least, arena))
-            least = p;
-    return least;
-}
-
-/* Returns the variant to plan after p: `promising` is first, then the others in order. */
-static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
-                                           gckpti_planner *first)
-{
-    p = p == promising ? first : p->next;
-    return p == promising ? p->next : p;
+    const int searches = mode == GCKPT_OPTIMAL;
+    gckpti_planner *best = NULL;
+    *needed = SIZE_MAX;
+    if (searches)
+        gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p; p = p->next) {
+        size_t bytes = SIZE_MAX;
+        if (searches && best && best->best.cost <= gckpti_proven_cost(p, arena))
+            continue;
+        *result = p->failed  ? GCKPT_E_MEMORY
+                  : searches ? gckpti_plan_optimal(p, arena, &bytes)
+                             : gckpti_plan_mode(p, mode);
+        if (*result != GCKPT_OK && !gckpti_is_too_large(p, *result))
+            return NULL;
+        if (*result != GCKPT_OK)
+            bytes = SIZE_MAX;
+        else if (!searches)
+            bytes = p->best.arena;
+        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : plan;
+        const int better = !best || plan->cost < least->cost ||
+                           (plan->cost == least->cost && plan->arena < least->arena);
+        gckpti_planner *worse = better && bytes <= arena ? best : p;
+        best = worse == p ? best : p;
+        if (worse && searches)
+            gckpti_planner_release(worse);
+        *needed = bytes < *needed ? bytes : *needed;
+    }
+    *result = GCKPT_OK;
+    return best;
 }
 
 /* Plans the request with the variants in the list from `first` on. If it returns NULL, *result is
  * the error, or GCKPT_OK if the budget is too small; then *least bytes would suffice. */
 static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *result, size_t *least)
 {
-    gckpt_mode mode = first->desc->mode;
-    int automatic = mode == GCKPT_AUTO, fits;
-    size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
-    gckpti_planner *best;
-    for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
-        uint64_t base_cost = UINT64_MAX; /* least cost of any variant without recomputation */
-        best = NULL;
-        needed = SIZE_MAX;
-        gckpti_planner *promising =
-            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, arena) : first;
-        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
-            *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-            if (p->failed)
-                return NULL;
-            if (mode == GCKPT_OPTIMAL) {
-                if (best && best->best.cost <= gckpti_proven_cost(p, arena))
-                    continue;
-                *result = gckpti_plan_optimal(p, arena, &bytes);
-            } else {
-                *result = gckpti_plan_mode(p, mode);
-                bytes = p->best.arena;
-            }
-            if (gckpti_is_too_large(p, *result)) /* it needs more bytes than can be addressed */
-                bytes = SIZE_MAX;
-            else if (*result != GCKPT_OK)
-                return NULL;
-            else if (p->base_cost < base_cost)
-                base_cost = p->base_cost;
-            const int better =
-                fits && bytes <= arena &&
-                (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena));
-            gckpti_planner *worse = better ? best : p;
-            best = better ? p : best;
-            if (worse && mode == GCKPT_OPTIMAL)
-                gckpti_planner_release(worse);
-            needed = bytes < needed ? bytes : needed;
-        }
-        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
-            (best && best->best.cost <= base_cost))
-            break;
+    const size_t resident = gckpti_resident_bytes(first, NULL), budget = first->desc->budget;
+    const size_t left = !budget ? SIZE_MAX : budget > resident ? budget - resident : 0;
+    const size_t arena = left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+    const int automatic = first->desc->mode == GCKPT_AUTO;
+    gckpt_mode mode = automatic ? GCKPT_STORE_ALL : first->desc->mode;
+    size_t needed;
+    gckpti_planner *best = gckpti_plan_variants(first, mode, arena, &needed, result);
+    if (*result == GCKPT_OK && automatic && GCKPTI_HAS_SEARCH && budget &&
+        !(best && best->best.cost <= first->least_cost)) {
+        mode = GCKPT_OPTIMAL;
+        best = gckpti_plan_variants(first, mode, arena, &needed, result);
     }
-    *result = !best && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
-    *least = gckpti_resident_bytes(first, NULL) + needed;
-    if (best)
-        *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
-    gckpt_plan *plan = best && *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
-    if (best && !plan && *result == GCKPT_OK)
+    best = budget && budget < resident ? NULL : best;
+    *least = resident + needed;
+    if (*result == GCKPT_OK && needed == SIZE_MAX)
+        *result = GCKPT_E_MEMORY;
+    if (!best || *result != GCKPT_OK)
+        return NULL;
+    *result = gckpti_prefetch_gathers(best, budget ? arena : best->best.arena);
+    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
+    if (!plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -23718,6 +23630,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
+    memset(&p, 0, sizeof p);
     if (desc)
         d = *desc;
     gckpti_allocator memory = gckpti_allocator_of(&d.memory);
@@ -26019,7 +25932,7 @@ GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
     gckpti_process_group *group = e->group;
     if (group) {
         group->vrank_end =
-            gckpti_vrank_first_row(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
+            gckpti_vrank_begin(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
         group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     }
     if (!group || !gckpti_is_padding(e))
@@ -27443,73 +27356,49 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
 }
 
-/* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
- * also those in attributes, are given: they may spread. */
-static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
+/* Reports NaNs in parameters, constants and the feeds of `rows` further rows, and infinities in
+ * trained parameters. Other infinities, also those in attributes, are given: they may spread. */
+static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     e->debug.given = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const int param = node->kind == GCKPTI_PARAM;
+        const int param = node->kind == GCKPTI_PARAM, id = (int)i;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        int64_t first = 0, count = gckpti_planned_elements(p, node);
-        if (param)
-            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
+        int64_t row = 0, first = 0, count = gckpti_planned_elements(p, node);
         gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
-        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_scan_array(
-                &scan,
-                q && gckpti_is_compressed((int)q->p.storage) ? NULL : e->tables.nodes[i].data, 0,
-                count, (int)i, 0);
+        if (param)
+            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
+        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32) {
+            const int stored = q && gckpti_is_compressed((int)q->p.storage);
+            gckpti_scan_array(&scan, stored ? NULL : e->tables.nodes[i].data, 0, count, id, 0);
+        } else if (node->kind == GCKPTI_INPUT && node->type == GCKPT_F32) {
+            const gckpti_exec_input *in = &e->feeds.inputs[node->index];
+            const float *x = (const float *)(const void *)in->feed;
+            row = in->node < 0 ? 0 : (int64_t)(gckpti_row_bytes(p, node) / sizeof *x);
+            for (int64_t k = 0; k < row * rows; k++)
+                gckpti_scan_value(&scan, (double)x[k], id, 0, k);
+        }
+        if (scan.id >= 0 && row)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                p->names + node->name, e->step.row_end + scan.element / row, scan.element % row);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
-                                gckpti_planned_name(p, (int)i), scan.value, scan.element + first);
+                                gckpti_planned_name(p, id), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)
-                gckpti_scan_value(&scan, (double)gckpti_float(word), (int)i, 0, 0);
+                gckpti_scan_value(&scan, (double)gckpti_float(word), id, 0, 0);
         }
         e->debug.given |= scan.kinds;
     }
     return GCKPT_OK;
-}
-
-/* Reports NaNs in parameters, then in the feeds of `rows` further rows. An infinity is allowed in
- * feeds, since it may be intended. */
-static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_result result = gckpti_check_finite_params(e);
-    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
-    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        const gckpti_exec_input *in = &e->feeds.inputs[i];
-        const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
-        const float *x = (const float *)(const void *)in->feed;
-        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
-        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
-            gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
-        if (scan.id >= 0)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                p->names + q->name, e->step.row_end + scan.element / row, scan.element % row);
-    }
-    e->debug.given |= scan.kinds;
-    return result;
-}
-
-/* Checks all gradients before the first update. */
-static gckpt_result gckpti_check_finite_gradients(gckpt_exec *e)
-{
-    gckpt_result result = GCKPT_OK;
-    for (size_t x = 0; x < e->plan->length && result == GCKPT_OK; x++)
-        if (e->plan->ins[x].kind == GCKPT_UPDATE)
-            result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
-    return result;
 }
 
 /* Runs the checks that follow instruction x. */
@@ -27535,6 +27424,7 @@ GCKPTI_MODULE(debug)
 {
     const unsigned debug = gckpti_debug(e);
     const int finite = (debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    gckpt_result result = GCKPT_OK;
     switch (event) {
     case GCKPTI_ON_LAYOUT:
         if (debug & GCKPT_DEBUG_RECOMPUTE)
@@ -27546,7 +27436,7 @@ GCKPTI_MODULE(debug)
         e->update.all_first |= (unsigned char)(finite && !early);
         break;
     case GCKPTI_ON_FED:
-        return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
+        return finite ? gckpti_check_finite_given(e, *(const int64_t *)arg) : GCKPT_OK;
     case GCKPTI_ON_BEGIN:
         if (debug & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON))
             gckpti_fill(e, e->blocks.arena,
@@ -27559,14 +27449,18 @@ GCKPTI_MODULE(debug)
                    : GCKPT_OK;
     case GCKPTI_ON_AFTER:
         return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
-    case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
+    case GCKPTI_ON_GRADIENTS: /* before the first update */
+        for (size_t x = 0; x < e->plan->length && finite && result == GCKPT_OK; x++)
+            if (e->plan->ins[x].kind == GCKPT_UPDATE)
+                result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
+        break;
     case GCKPTI_ON_END:
         if (debug & GCKPT_DEBUG_MEASURE)
             gckpti_measure(e);
         break;
     default: break;
     }
-    return GCKPT_OK;
+    return result;
 }
 #endif
 
@@ -27984,8 +27878,7 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                "gckpt_plan_c";
     for (size_t i = 0; i < n; i++)
         check = gckpti_hash_plan_node(check, p, i);
-    if (n && (gckpti_finish_hash(p, check) != p->check ||
-              gckpti_finish_hash(p, p->info[n - 1].hash) != p->hash))
+    if (n && gckpti_fnv_number(gckpti_finish_hash(p, check), p->hash) != p->check)
         return "the hash of the plan's graph is not what it was made with: an op or the table was "
                "changed; print it again with gckpt_plan_c";
     return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
@@ -30110,18 +30003,8 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 #endif
 
 /* =================================================================================================
- * >>export: plans and weights as C constants
+ * >>export: plans as C constants, stores for them
  * ============================================================================================== */
-
-/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
-typedef struct {
-    const char *name;
-    const void *values; /* in their storage */
-    gckpt_shape shape;
-    uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
-    unsigned char storage, frozen;
-} gckpti_exported;
-
 
 /* >>export/params */
 /* ---- stores for plans that are compiled into a program ---- */
@@ -30199,41 +30082,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
-{
-    const gckpt_init none = { 0, 0, 0 };
-    const gckpti_exported *exported = all;
-    if (!s || s->count || gckpti_has_peers(s))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "process; bind them before anything else");
-    while (exported < all + n &&
-           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* first all entries: the array cannot grow in place after values */
-    gckpt_result result = gckpti_ok(s);
-    if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
-                              exported->name);
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        gckpti_param *q = &s->params[i];
-        exported = &all[i];
-        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
-        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
-        if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values, 0);
-        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
-        q->uninitialised = 0;
-        q->assigned = 1;
-    }
-    if (result != GCKPT_OK) {
-        gckpti_hint_block(s, "store", &s->memory, 0);
-        gckpti_store_shrink(s, 0);
-    }
-    return result;
-}
-
 /* >>export/c */
 #ifndef GCKPT_NO_EXPORT
 /* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
@@ -30252,15 +30100,6 @@ static void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
         memcpy(&word, (const char *)data + 4 * i, 4);
         gckpti_print(out, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
     }
-}
-
-/* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
-static void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
-{
-    gckpti_print(out, "{ %i, {", shape->n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(out, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
-    gckpti_print(out, " } }");
 }
 
 static int gckpti_c_is_letter(char c)
@@ -30283,28 +30122,24 @@ static const char *gckpti_c_part_of(const gckpt_op *op)
     return !(op->flags & GCKPTI_BUILTIN_OP) ? "" : GCKPTI_OPS(GCKPTI_IF_IS) "";
 }
 
-/* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
-static int gckpti_c_in_enum(const gckpt_plan *p, int id)
-{
-    int listed = p->nodes[id].kind == GCKPTI_INPUT;
-    for (size_t i = 0; i < p->fetch_count && !listed; i++)
-        listed = p->fetches[i].id == id;
-    return listed;
-}
-
-/* Writes the tensor's name to `label`; characters that no identifier can have become '_'. */
-static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+/* Writes the name that a tensor has in the printed enum to `label`; characters that no identifier
+ * can have become '_'. Returns 0 if the enum lacks it: it is neither an input nor fetched. */
+static int gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
     const char *name =
         q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_planned_name(p, id);
     gckpti_text t = { label, size - 1 };
+    int listed = q->kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->fetch_count && !listed; i++)
+        listed = p->fetches[i].id == id;
     *label = 0;
     for (; *name; name++)
         gckpti_text_put(
             &t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
     if (t.end == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
+    return listed;
 }
 
 /* Prints enum { NAME_tokens = 0, .. }; if two tensors have the same name, appends their ids. */
@@ -30313,15 +30148,11 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        if (!gckpti_c_in_enum(p, id))
+        if (!gckpti_c_label(p, id, label, sizeof label))
             continue;
-        gckpti_c_label(p, id, label, sizeof label);
         int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
-            if (i != id && gckpti_c_in_enum(p, i)) {
-                gckpti_c_label(p, i, other, sizeof other);
-                taken = !strcmp(label, other);
-            }
+            taken = i != id && gckpti_c_label(p, i, other, sizeof other) && !strcmp(label, other);
         gckpti_print(out, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
         gckpti_print(out, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;
@@ -30408,9 +30239,9 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char at[2][24];
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
     GCKPTI_C_ARRAY(gckpti_node_info, info, node_count,
-                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s, UINT64_C(%u) },\n",
-                   q->cost.forward, q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
-                   gckpti_c_offset(q->host_saved, at[1]), q->hash)
+                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s },\n", q->cost.forward,
+                   q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
+                   gckpti_c_offset(q->host_saved, at[1]))
     GCKPTI_C_NUMBERS(size_t, live_bytes, length, gckpti_c_offset(*q, at[0]))
     GCKPTI_C_ARRAY(gckpt_buffer, buffers, buffer_count,
                    "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", q->start, q->end,
@@ -30431,10 +30262,8 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
                    q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
     GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
-    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count,
-                   "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n", q->id,
-                   (size_t)q->weight, q->regulariser, q->sample_size, q->built_cost.forward,
-                   q->built_cost.backward)
+    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count, "    { %i, %zU, %i, %I },\n", q->id,
+                   (size_t)q->weight, q->regulariser, q->sample_size)
     GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
                    q->gradient, gckpti_c_offset(q->offset, at))
     GCKPTI_C_ARRAY(char, names, name_bytes, "%s'\\%i%i%i',%s", (q - p->names) % 16 ? " " : "    ",
@@ -30477,10 +30306,6 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
 /* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* cost of recomputed forwards; of first forwards */
-    for (size_t x = 0; x < p->length; x++)
-        if (p->ins[x].kind == GCKPT_FORWARD)
-            cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
     gckpti_print(out,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
@@ -30492,8 +30317,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
-                 cost[1] ? cost[1] : 1);
+    gckpti_print(out, " },\n");
 #define GCKPTI_PRINTED(type, field, count, optional)                                               \
     gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
@@ -30616,106 +30440,6 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_arrays(&out, plan, name);
     gckpti_c_attributes(&out, plan, name);
     gckpti_c_plan(&out, plan, name);
-    return gckpti_sink_flush(&out);
-}
-
-/* >>export/weights */
-/* ---- a store's parameters as C ---- */
-/* Prints the begin of an array of n elements' bits; in a union, from which floats are read. */
-static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
-                          const char *what, size_t i)
-{
-    gckpti_print(out, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ",
-                 8 * bytes, n);
-    gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
-}
-
-/* Prints parameter i's values in their storage type. */
-static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
-{
-    const gckpti_param *q = &s->params[i];
-    const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
-    gckpt_shape shape = q->p.shape;
-    const int64_t n = gckpti_pack_shape((int)q->p.storage, &shape);
-    const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
-    float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
-    gckpti_c_bits(out, bytes, n, name, "value", i);
-    for (int64_t at = 0, chunk; at < n && !raw; at += chunk) {
-        const float *x = gckpti_floats_at(s, q, GCKPTI_VALUES, at, buf, &chunk);
-        gckpti_c_words(out, x, (size_t)chunk);
-    }
-    for (int64_t at = 0; at < n && raw; at++)
-        gckpti_print(out, at % 16 ? " %i," : "\n    %i,",
-                     bytes == 2 ? ((const uint16_t *)raw)[at] : ((const unsigned char *)raw)[at]);
-    gckpti_print(out, "\n} };\n");
-}
-
-/* Prints parameter i's gckpti_exported. */
-static void gckpti_c_param(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
-{
-    const gckpt_parameter *p = &s->params[i].p;
-    gckpti_print(out, "    { \"");
-    for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
-        gckpti_print(out, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
-    gckpti_print(out, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_c_shape(out, &p->shape);
-    gckpti_print(out, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
-                 (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
-}
-
-GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
-                                     gckpt_write_fn write, void *user)
-{
-    gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
-    size_t i = 0, bytes = 0;
-    int compressed = 0;
-    if (!store || !name || !write)
-        return GCKPT_E_ARG;
-    const char *problem = NULL;
-    if (!gckpti_c_identifier(name) || strlen(name) > 60)
-        problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    else if (gckpti_has_peers(store))
-        problem = "#error \"weights %s: the store " GCKPTI_IS_OF_SEVERAL "\"\n";
-    else if (!store->count)
-        problem = "#error \"weights %s: the store has no parameters\"\n";
-    for (; i < store->count && !problem; i += !problem) { /* only floats can be computed here */
-        const gckpti_param *q = &store->params[i];
-        if (!gckpti_has_values(q) && (gckpti_is_compressed((int)q->p.storage) ||
-                                      (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
-            problem = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
-    }
-    if (problem) {
-        gckpti_print(&out, problem, name, i);
-        gckpti_sink_flush(&out);
-        return GCKPT_E_ARG;
-    }
-    gckpti_print(
-        &out,
-        "/* Weights %s, printed by gckpt_store_c: compile them in the file that holds the\n"
-        " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
-        "#if GCKPT_PLAN_FORMAT != %i\n#error \"weights %s: printed by another version of "
-        "gradckpt.h: print them again (gckpt_store_c)\"\n#endif\n",
-        name, GCKPT_PLAN_FORMAT, name);
-    for (i = 0; i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        compressed = compressed || gckpti_is_compressed((int)q->p.storage);
-        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
-        gckpti_c_values(&out, store, name, i);
-    }
-    if (compressed)
-        gckpti_print(&out,
-                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
-                     "without GCKPT_NO_QUANT\"\n#endif\n",
-                     name);
-    gckpti_print(
-        &out, "#define %s_flash_bytes %z\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",
-        name, bytes, name);
-    for (i = 0; i < store->count; i++)
-        gckpti_c_param(&out, store, name, i);
-    gckpti_print(&out,
-                 "};\nstatic inline gckpt_result %s_bind(gckpt_store *s)\n{\n    return "
-                 "gckpti_bind_exported(s, gckpti_%s_weights, %z);\n}\n",
-                 name, name, store->count);
     return gckpti_sink_flush(&out);
 }
 #endif

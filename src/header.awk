@@ -323,7 +323,6 @@ $1 == "=" && $2 == "fixed" {
     }
     next
 }
-$1 == "=" && $2 == "keep" { kept_by_name[$3] = 1 }
 $1 == "=" { next }
 $1 == "+" && edition != "" && !chosen++ { choose_parts() }
 $1 == "/" { present[$2] = 1; next }
@@ -619,7 +618,7 @@ function miss_function(name) {
     missing_function[++missing_count] = name
     missing_part[missing_count] = (name in part_of_call) ? part_of_call[name] : lacks_part
 }
-function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count, prints) {
+function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count) {
     find_functions()
     for (f = 1; f <= functions; f++) {
         gone = 0
@@ -658,9 +657,8 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         k = last_of[f] + 1
     }
     note_uses(k, lines, 0)
-    prints = missing_parts !~ / export/ || missing_parts ~ / host/ # such editions compile printed C
     for (f = 1; f <= functions; f++) {
-        if (is_public[f] == 1 || (prints && name_of[f] in kept_by_name))
+        if (is_public[f] == 1)
             keep_function(name_of[f])
         for (form in pasted)
             if (name_of[f] ~ ("^" form "$") && (lacks_types == "" || name_of[f] !~ /_flops_backward$/))

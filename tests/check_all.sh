@@ -120,7 +120,7 @@ object()
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {
-    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_FULL_BUILD -include tests/compile/unused.c
+    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_FULL_BUILD
 }
 
 # linked OUTPUT SOURCE OPTIONS...: builds a program of public names, linked with the object that checks share

@@ -91,7 +91,7 @@ static void gckpti_reduce_initials(gckpti_search *s)
 static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
+    size_t n = (size_t)(p->nodes - p->prologue), groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
     gckpti_build_store_all(p);

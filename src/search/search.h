@@ -167,7 +167,7 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
  * SIZE_MAX if that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
+/* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
  * levels (the first is store-all). Lowers store-all (p->store_all_peak,
  * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
  * p->failed if the bytes are too many to search below. */
