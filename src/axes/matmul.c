@@ -98,26 +98,16 @@ static void gckpti_broadcast_matmul_run(const gckpt_call *call, int backward, gc
 {
     enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, C = GCKPTI_MATMUL_OUT };
     static const int of[4][3] = { { A, B, C }, { C, B, A }, { A, C, B }, { C, A, B } };
-    const int transposed = *(const int *)call->attributes;
-    const gckpt_arg *in = call->in;
-    for (int i = 0; i <= backward; i++) {
+    for (int i = backward; i <= 2 * backward; i++) {
+        const gckpt_arg *to = &call->in[i ? i - 1 : 0];
+        const gckpti_destination c = i ? gckpti_arg_gradient(to) : gckpti_out_of(call);
         gckpti_matmul_batches z = gckpti_matmul_batches_of(call);
-        const gckpti_operand a = gckpti_matrix(in[0].data, z.k, 1);
-        const gckpti_operand g = gckpti_matrix(call->grad_out, z.n, 1);
-        const gckpti_operand b =
-            transposed ? gckpti_matrix(in[1].data, z.k, 1) : gckpti_matrix(in[1].data, 1, z.n);
-        float *const to = backward ? in[i].grad : call->out;
-        gckpti_product t = gckpti_product_of(z.m, z.n, z.k, a, b, to);
-        if (backward && i == 0)
-            t = gckpti_product_of(z.m, z.k, z.n, g, gckpti_transpose(&b), to);
-        else if (backward && transposed)
-            t = gckpti_product_of(z.n, z.k, z.m, gckpti_transpose(&g), gckpti_transpose(&a), to);
-        else if (backward)
-            t = gckpti_product_of(z.k, z.n, z.m, gckpti_transpose(&a), gckpti_transpose(&g), to);
-        t.accumulate = backward && in[i].accumulate, t.workspace = call->workspace;
-        t.k_period = backward && i ? z.period : 0;
-        if (to)
-            gckpti_run_batches(call, &z, t, of[backward + i + (backward && i && transposed)], run);
+        gckpti_factors f = gckpti_factors_of(call);
+        f.m = z.m, f.batch = 1, f.period = z.period;
+        if (gckpti_is_set(c))
+            gckpti_run_batches(call, &z,
+                               gckpti_factors_product(call, &f, i, c, i && to->accumulate),
+                               of[i + (i == 2 && f.transposed)], run);
     }
 }
 
