@@ -312,9 +312,10 @@ typedef struct {
     float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;
 
-/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
-GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                        gckpti_norm o, float epsilon);
+/* Adds a norm to the graph. in: n inputs, then gain and bias, which may be NULL; an epsilon of 0
+ * selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor **in, int n, int center,
+                                        float epsilon);
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {
