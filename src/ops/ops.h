@@ -268,7 +268,7 @@ typedef struct {
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 
-/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+/* Iterates over elements of an input (tensor 0) and of the result (tensor 1) of part i of a move. */
 typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
