@@ -237,11 +237,9 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns the weights of n <= W elements from `at` on. */
+/* Returns the weights, if there are any, of n <= W elements from `at` on. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n)
 {
-    if (!GCKPTI_WITH_LOSSES || !e->weights)
-        return V(set1)(1.0f);
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
     const int64_t first = at / e->per_weight, last = (at + n - 1) / e->per_weight;
@@ -258,11 +256,13 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
     float lane[32] = { 0.0f };
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
-        float *sum = lane + (uint32_t)i % 32;
-        const FLOATS x = V(load_n)(e->x + at, n), w = V(element_weights)(e, at, n);
-        FLOATS a, b;
+        const FLOATS x = V(load_n)(e->x + at, n), sum = V(load_n)(lane + (uint32_t)i % 32, W);
+        FLOATS a, b, next;
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
-        V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
+        next = V(fma)(a, b, sum);
+        if (GCKPTI_WITH_LOSSES && e->weights)
+            next = V(weigh)(V(element_weights)(e, at, n), a, b, sum);
+        V(store_n)(lane + (uint32_t)i % 32, next, n);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -272,15 +272,12 @@ GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_
     return GCKPTI_OF_KIND(V(element_loss_forward_of));
 }
 
-/* Puts w d loss_scale into the gradients of n <= W elements, but 0 where the weight w is 0. */
+/* Puts d loss_scale into the gradients of n <= W elements. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
-                                        int64_t at, int64_t n, FLOATS w, FLOATS d)
+                                        int64_t at, int64_t n, FLOATS d)
 {
-    const FLOATS scale = V(set1)(e->call->loss_scale);
-    if (!to->grad)
-        return;
-    w = V(if_less)(V(zero)(), V(abs)(w), w * d, w);
-    V(put_product_n)(to->grad + at, w, scale, to->accumulate, n);
+    if (to->grad)
+        V(put_product_n)(to->grad + at, d, V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -288,15 +285,18 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
 {
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
-        const FLOATS w = V(element_weights)(e, at, n);
         FLOATS x = V(zero)(), y = x, d, dy;
         if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
         dy = GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY ? -x : -d;
-        V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
+        if (GCKPTI_WITH_LOSSES && e->weights) { /* of weights 0, gradients are 0 */
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            d = V(if_less)(V(zero)(), size, w * d, w), dy = V(if_less)(V(zero)(), size, w * dy, w);
+        }
+        V(element_loss_put)(e, &e->call->in[0], at, n, d);
         if (kind != GCKPTI_LOSS_SUM)
-            V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
+            V(element_loss_put)(e, &e->call->in[1], at, n, dy);
     }
 }
 

@@ -375,7 +375,7 @@ typedef struct gckpti_element_loss {
 
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
-    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->per_weight] : 1.0f;
+    return e->weights ? e->weights[i / e->per_weight] : 1.0f;
 }
 
 /* Data from which the loss and the gradient of a row of logits follow. */
@@ -397,7 +397,7 @@ typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
-    float (*exp)(float x), (*log)(float x);
+    float (*log)(float x);
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
 } gckpti_class_kernels;
 
