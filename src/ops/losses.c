@@ -35,7 +35,7 @@ GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gck
         e.per_weight = e.n / gckpti_elements(&call->in[2].shape);
     }
     e.n /= s->n ? s->d[0] : 1;
-    if (GCKPTI_WITH_LOSSES && call->attributes)
+    if (call->attributes)
         e.delta = *(const float *)call->attributes;
     return e;
 }
@@ -55,7 +55,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     const float nll = log_sum - (logit - max);
     if (gckpti_loss_reads_all(loss)) {
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
-        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
+        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f, 0.0f, -1 };
         const float *x = gckpti_f32(loss->x) + (loss->begin + r) * loss->n,
                     smoothing = loss->e.delta;
         const float sum = loss->classes->surprisal(x, loss->v, &c);
@@ -121,21 +121,6 @@ static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, fl
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* Computes the gradient d of n logits x. That of the target class, if it is element `at` of them, is
- * computed by itself, from the old d[at] (d may be x). */
-static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
-                                  const float *x, float *d, int64_t n, int64_t at)
-{
-    const int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
-    const float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    gckpti_class_row target = *c;
-    loss->classes->gradient(x, d, n, c);
-    if (!here)
-        return;
-    d[at] = held, target.uniform += 1.0f - loss->e.delta;
-    loss->classes->gradient(&logit, &d[at], 1, &target);
-}
-
 /* Computes row r's gradient: n classes at once or, if logits or gradient are narrow, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
@@ -146,8 +131,8 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const float *saved = loss->saved + 2 * r;
     float w = 1.0f, wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)],
           gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
-    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
-    c.uniform = loss->e.delta / (float)loss->v;
+    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap, 0.0f, -1 };
+    c.uniform = loss->e.delta / (float)loss->v, c.target = c.uniform + (1.0f - loss->e.delta);
     if (gckpti_has_weights(loss->call))
         w = gckpti_element_weight(&loss->e, loss->row + r);
     c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
@@ -164,11 +149,11 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     for (int64_t j = 0, n; j < loss->n && gckpti_is_set(loss->d); j += n) {
         n = gckpti_min(loss->n - j, most);
         float *d = gckpti_open(loss->call, loss->d, begin + j, n, loss->accumulate, gradient);
+        c.at = gckpti_loss_soft(loss) ? -1 : target - loss->first - j;
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_read(loss->call, loss->x, begin + j, n, wide), d,
-                                  n, target - loss->first - j);
+            loss->classes->gradient(gckpti_read(loss->call, loss->x, begin + j, n, wide), d, n, &c);
         gckpti_close(loss->call, loss->d, begin + j, n, d);
     }
 }

@@ -268,7 +268,7 @@ typedef struct {
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 
-/* Iterates over elements of an input (tensor 0) and of the result (tensor 1) of part i of a move. */
+/* Iterates over elements of an input (tensor 0) and the result (tensor 1) of part i of a move. */
 typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
@@ -385,7 +385,9 @@ typedef struct gckpti_class_row {
     float uniform, target_sum; /* target_sum: sum of the targets of all classes */
     float scale;
     int accumulate;
-    float cap; /* softcap already applied to the logits; 0 means none */
+    float cap;    /* softcap already applied to the logits; 0 means none */
+    float target; /* the target of class `at`, if it is one of the logits */
+    int64_t at;
 } gckpti_class_row;
 
 typedef struct { /* return the loss of a sample; compute its gradients */
@@ -398,7 +400,9 @@ typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
     float (*log)(float x);
+#ifndef GCKPT_NO_LINEAR_LOSS
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
+#endif
 } gckpti_class_kernels;
 
 /* Runs a loss; one of `element` and `classes` is NULL. */

@@ -84,7 +84,8 @@ static gckpti_product gckpti_factors_product(const gckpt_call *call, const gckpt
     t.c_halves = gckpti_halves(c), t.accumulate = accumulate;
     t.batch = f->batch, t.workspace = call->workspace;
     t.initial = of ? NULL : f->initial;
-    t.k_period = of == 2 ? f->period : 0, t.k_offset = of == 2 ? f->offset : 0;
+    if (gckpti_is_mixed(call) && of == 2)
+        t.k_period = f->period, t.k_offset = f->offset;
     return t;
 }
 

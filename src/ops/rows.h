@@ -116,7 +116,10 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
 
 GCKPTI_UNUSED static const gckpti_class_kernels V(class_loss_kernels) = {
     V(online), GCKPTI_IF_LOSSES(V(surprisal)), GCKPTI_IF_TRAINING(V(class_gradients)),
-    V(log_scalar), V(softcaps)
+    V(log_scalar),
+#ifndef GCKPT_NO_LINEAR_LOSS
+    V(softcaps)
+#endif
 };
 
 GCKPTI_KERNEL void V(divide)(float *x, float divisor, int64_t n)
