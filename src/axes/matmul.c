@@ -19,21 +19,14 @@ typedef struct {
                               * matrices are one product, since they share b and a's are adjacent */
 } gckpti_matmul_batches;
 
-/* Returns the leading axes of a or b. */
-static gckpt_shape gckpti_matmul_leads(const gckpt_shape *x)
-{
-    gckpt_shape leads = *x;
-    leads.n -= 2;
-    return leads;
-}
-
 static gckpti_matmul_batches gckpti_matmul_batches_of(const gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape, *out = &call->shape;
-    const gckpt_shape leads[3] = { gckpti_matmul_leads(a), gckpti_matmul_leads(b),
-                                   gckpti_matmul_leads(out) };
+    gckpt_shape leads[3] = { *a, *b, *out };
     const gckpt_shape *const shapes[4] = { &leads[0], &leads[1], &leads[2], NULL };
     gckpti_matmul_batches z;
+    for (int k = 0; k < 3; k++)
+        leads[k].n -= 2;
     z.m = z.period = out->d[out->n - 2], z.n = gckpti_last(out), z.k = gckpti_last(a);
     z.elements[GCKPTI_MATMUL_A] = z.m * z.k, z.elements[GCKPTI_MATMUL_B] = z.k * z.n;
     z.elements[GCKPTI_MATMUL_OUT] = z.m * z.n;
