@@ -72,15 +72,15 @@ typedef struct {
 static gckpti_product gckpti_factors_product(const gckpt_call *call, const gckpti_factors *f,
                                              int of, gckpti_destination c, int accumulate)
 {
-    const int64_t m = f->m, n = f->n, k = f->k;
-    const gckpti_operand a = gckpti_transpose(&f->a), g = gckpti_transpose(&f->g);
-    gckpti_product t = gckpti_product_of(m, n, k, f->a, f->b, gckpti_f32(c));
+    int64_t m = f->m, n = f->n, k = f->k;
+    gckpti_operand a = f->a, b = f->b;
     if (of == 1)
-        t = gckpti_product_of(m, k, n, f->g, gckpti_transpose(&f->b), t.c);
+        n = f->k, k = f->n, a = f->g, b = gckpti_transpose(&f->b);
     else if (of == 2 && f->transposed)
-        t = gckpti_product_of(n, k, m, g, a, t.c);
+        m = f->n, n = f->k, k = f->m, a = gckpti_transpose(&f->g), b = gckpti_transpose(&f->a);
     else if (of == 2)
-        t = gckpti_product_of(k, n, m, a, g, t.c);
+        m = f->k, k = f->m, a = gckpti_transpose(&f->a), b = gckpti_transpose(&f->g);
+    gckpti_product t = gckpti_product_of(m, n, k, a, b, gckpti_f32(c));
     t.c_halves = gckpti_halves(c), t.accumulate = accumulate;
     t.batch = f->batch, t.workspace = call->workspace;
     t.initial = of ? NULL : f->initial;
@@ -124,11 +124,11 @@ static gckpti_factors gckpti_factors_of(const gckpt_call *call)
 static void gckpti_run_matmul(const gckpt_call *call, int backward, gckpti_product_fn run)
 {
     const gckpti_factors f = gckpti_factors_of(call);
-    const gckpt_arg *in = call->in;
-    if (!backward)
-        gckpti_run_factors(call, run, &f, 0, gckpti_out_of(call), 0);
-    for (int i = 0; i < 2 * backward; i++)
-        gckpti_run_factors(call, run, &f, i + 1, gckpti_arg_gradient(&in[i]), in[i].accumulate);
+    for (int of = backward; of <= 2 * backward; of++) {
+        const gckpt_arg *to = &call->in[of ? of - 1 : 0];
+        gckpti_run_factors(call, run, &f, of, of ? gckpti_arg_gradient(to) : gckpti_out_of(call),
+                           of && to->accumulate);
+    }
 }
 
 #if GCKPTI_HAS_FAST
