@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
  *     >>store     parameters and optimiser state, however they are stored                     1615
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7845
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1195
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4804
@@ -2031,7 +2031,7 @@ extern "C" {
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
@@ -6873,7 +6873,7 @@ typedef struct {
 } gckpti_iter;
 
 
-/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+/* Iterates over elements of an input (tensor 0) and the result (tensor 1) of part i of a move. */
 typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
@@ -6973,7 +6973,7 @@ typedef struct gckpti_element_loss {
 
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
-    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->per_weight] : 1.0f;
+    return e->weights ? e->weights[i / e->per_weight] : 1.0f;
 }
 
 /* Data from which the loss and the gradient of a row of logits follow. */
@@ -6983,7 +6983,9 @@ typedef struct gckpti_class_row {
     float uniform, target_sum; /* target_sum: sum of the targets of all classes */
     float scale;
     int accumulate;
-    float cap; /* softcap already applied to the logits; 0 means none */
+    float cap;    /* softcap already applied to the logits; 0 means none */
+    float target; /* the target of class `at`, if it is one of the logits */
+    int64_t at;
 } gckpti_class_row;
 
 typedef struct { /* return the loss of a sample; compute its gradients */
@@ -6995,8 +6997,10 @@ typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
-    float (*exp)(float x), (*log)(float x);
+    float (*log)(float x);
+#ifndef GCKPT_NO_LINEAR_LOSS
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
+#endif
 } gckpti_class_kernels;
 
 /* Runs a loss; one of `element` and `classes` is NULL. */
@@ -7354,7 +7358,7 @@ typedef struct gckpti_sequence {
     int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
     int fast, backward; /* fast: items of several rows multiply panels, not wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
+    const gckpt_arg *p, *wh, *bias, *initial[2]; /* initial: h0, c0; it and bias may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
     int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
     int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
@@ -7566,27 +7570,31 @@ GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 }
 
 /* ---- losses over classes: one row of n logits (ops/losses.c) ---- */
+/* Computes the gradient d of n logits x. That of class `at`, if it is one of them, is computed by
+ * itself, from the old d[at] (d may be x). */
 GCKPTI_KERNEL void V(class_gradients)(const float *x, float *d, int64_t n,
                                       const gckpti_class_row *c)
 {
     const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), scale = V(set1)(c->scale);
     const FLOATS mass = V(set1)(c->target_sum), uniform = V(set1)(c->uniform);
-    const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
+    const int here = (uint64_t)c->at < (uint64_t)n;
+    const float logit = here ? x[c->at] : 0.0f, held = here ? d[c->at] : 0.0f;
     for (int64_t j = 0; j < n; j += W) {
-        const FLOATS logit = V(load_n)(x + j, n - j);
+        const FLOATS y = V(load_n)(x + j, n - j);
         const FLOATS t =
             GCKPTI_WITH_LOSSES && c->targets ? V(load_n)(c->targets + j, n - j) : uniform;
-        FLOATS p = V(fma)(V(exp)(logit - max - log_sum), mass, -t);
-        if (c->cap > 0.0f)
-            p = p * V(softcap_deriv)(logit, inverse);
+        FLOATS p = V(fma)(V(exp)(y - max - log_sum), mass, -t);
+        if (GCKPTI_WITH_LINEAR_LOSS && c->cap > 0.0f)
+            p = p * V(softcap_deriv)(y, V(set1)(1.0f / c->cap));
         V(put_product_n)(d + j, p, scale, c->accumulate, n - j);
     }
-}
-
-/* Returns fma(w a, b, sum), but sum + w in lanes where w is 0 or NaN, whatever a and b are. */
-GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS a, FLOATS b, FLOATS sum)
-{
-    return V(if_less)(V(zero)(), V(abs)(w), V(fma)(w * a, b, sum), sum + w);
+    if (!here)
+        return;
+    float p = GCKPTI_LANE(V(exp)(V(set1)(logit) - max - log_sum), 0) - c->target;
+    if (GCKPTI_WITH_LINEAR_LOSS && c->cap > 0.0f)
+        p *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
+    d[c->at] = held;
+    gckpti_put_product(&d[c->at], p, c->scale, c->accumulate);
 }
 
 #ifndef GCKPT_NO_LOSSES
@@ -7598,7 +7606,8 @@ GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_r
         const FLOATS s = log_sum - (V(load_n)(x + j, n - j) - max);
         const FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : one;
         float *sum = lane + (uint32_t)j % 32;
-        V(store_n)(sum, V(weigh)(t, one, s, V(load_n)(sum, W)), n - j);
+        const FLOATS old = V(load_n)(sum, W), next = V(fma)(t, s, old);
+        V(store_n)(sum, V(if_less)(V(zero)(), V(abs)(t), next, old + t), n - j);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -7648,11 +7657,9 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns the weights of n <= W elements from `at` on. */
+/* Returns the weights, if there are any, of n <= W elements from `at` on. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n)
 {
-    if (!GCKPTI_WITH_LOSSES || !e->weights)
-        return V(set1)(1.0f);
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
     const int64_t first = at / e->per_weight, last = (at + n - 1) / e->per_weight;
@@ -7669,11 +7676,16 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
     float lane[32] = { 0.0f };
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
-        float *sum = lane + (uint32_t)i % 32;
-        const FLOATS x = V(load_n)(e->x + at, n), w = V(element_weights)(e, at, n);
+        const FLOATS x = V(load_n)(e->x + at, n), sum = V(load_n)(lane + (uint32_t)i % 32, W);
         FLOATS a, b;
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
-        V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
+        if (GCKPTI_WITH_LOSSES && e->weights) {
+            /* Adds weights 0 and NaN, whatever a and b are. */
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            a = V(if_less)(V(zero)(), size, w * a, w);
+            b = V(if_less)(V(zero)(), size, b, V(set1)(1.0f));
+        }
+        V(store_n)(lane + (uint32_t)i % 32, V(fma)(a, b, sum), n);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -7683,15 +7695,12 @@ GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_
     return GCKPTI_OF_KIND(V(element_loss_forward_of));
 }
 
-/* Puts w d loss_scale into the gradients of n <= W elements, but 0 where the weight w is 0. */
+/* Puts d loss_scale into the gradients of n <= W elements. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
-                                        int64_t at, int64_t n, FLOATS w, FLOATS d)
+                                        int64_t at, int64_t n, FLOATS d)
 {
-    const FLOATS scale = V(set1)(e->call->loss_scale);
-    if (!to->grad)
-        return;
-    w = V(if_less)(V(zero)(), V(abs)(w), w * d, w);
-    V(put_product_n)(to->grad + at, w, scale, to->accumulate, n);
+    if (to->grad)
+        V(put_product_n)(to->grad + at, d, V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -7699,15 +7708,18 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
 {
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
-        const FLOATS w = V(element_weights)(e, at, n);
         FLOATS x = V(zero)(), y = x, d, dy;
         if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
         dy = GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY ? -x : -d;
-        V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
+        if (GCKPTI_WITH_LOSSES && e->weights) {
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            d = V(if_less)(V(zero)(), size, w * d, w), dy = V(if_less)(V(zero)(), size, w * dy, w);
+        }
+        V(element_loss_put)(e, &e->call->in[0], at, n, d);
         if (kind != GCKPTI_LOSS_SUM)
-            V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
+            V(element_loss_put)(e, &e->call->in[1], at, n, dy);
     }
 }
 
@@ -7835,15 +7847,8 @@ GCKPTI_KERNEL float V(sum_from)(const float *x, int64_t n, float first)
     return V(reduce)(&row, n);
 }
 
-#if GCKPTI_ISA < 0
-GCKPTI_INLINE float gckpti_exp_scalar(float x) { return gckpti_exp(x); }
-GCKPTI_INLINE float gckpti_log_scalar(float x) { return gckpti_log(x); }
-#else
-/* exp of one number: a whole vector would take longer where fma is emulated in each lane. */
-static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
-static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
-#endif
+GCKPTI_KERNEL float V(log_scalar)(float x) { return GCKPTI_LANE(V(log_noinline)(V(set1)(x)), 0); }
 
 GCKPTI_KERNEL float V(dot)(const float *x, const float *y, int64_t n)
 {
@@ -7870,7 +7875,7 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
     largest = first || largest > *max ? largest : *max;
     row.mean = gckpti_shift(largest);
     if (!first)
-        factor = V(exp_scalar)(*max - row.mean);
+        factor = GCKPTI_LANE(V(exp)(V(set1)(*max - row.mean)), 0);
     added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = largest;
@@ -7878,12 +7883,11 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
 }
 
 GCKPTI_UNUSED static const gckpti_class_kernels V(class_loss_kernels) = {
-    V(online),
-    GCKPTI_IF_LOSSES(V(surprisal)),
-    GCKPTI_IF_TRAINING(V(class_gradients)),
-    V(exp_scalar),
+    V(online), GCKPTI_IF_LOSSES(V(surprisal)), GCKPTI_IF_TRAINING(V(class_gradients)),
     V(log_scalar),
+#ifndef GCKPT_NO_LINEAR_LOSS
     V(softcaps)
+#endif
 };
 
 GCKPTI_KERNEL void V(divide)(float *x, float divisor, int64_t n)
@@ -9270,18 +9274,9 @@ static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
 }
-static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
-{
-    return GCKPTI_WITH_LOSSES ? loss->e.delta : 0.0f;
-}
 static inline int gckpti_loss_reads_all(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES && (loss->soft || loss->e.delta > 0.0f);
-}
-static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
-{
-    return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
-                                               : 1.0f;
 }
 static inline int gckpti_has_weights(const gckpt_call *call)
 {
@@ -9528,16 +9523,6 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-/* Sets all fields of t except a, b, k_period and k_offset. */
-static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, gckpti_destination c)
-{
-    t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
-    t->c_stride = n, t->workspace = call->workspace;
-    t->c = gckpti_f32(c), t->c_halves = gckpti_halves(c);
-}
-
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
 static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
@@ -9650,35 +9635,19 @@ static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
  * serves all leading indices, over all their rows in order. */
 
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
-
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
-{
-    const gckpt_shape *b = &call->in[1].shape;
-    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
-    for (int i = 0; i + 2 < b->n; i++)
-        matrices *= b->d[i];
-    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
-                       gckpti_last(&call->in[0].shape) };
-    return s;
-}
-
 /* Shape rule: inner sizes agree, and leading sizes agree unless one b serves all. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    int64_t matrices = 1;
     if (a->n < 2 || (b->n != 2 && b->n != a->n))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
-    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
+    for (int i = 0; i + 2 < b->n; i++)
         if (a->d[i] != b->d[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
                               "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
                               b->d[i]);
-    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
+    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / gckpti_axes_product(b, b->n - 2));
 }
 
 /* Computes a product in the precision of the call's plan. */
@@ -9689,51 +9658,77 @@ static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
     GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
 }
 
-/* Returns the operand b of a matmul, w of a linear op. */
-static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
+/* Matrices out = a b, with a (m,k) and b (k,n) or, if transposed, stored as (n,k). */
+typedef struct {
+    int64_t m, n, k;
+    gckpti_operand a, b, g; /* g: the gradient of out */
+    int transposed;
+    int64_t batch, period, offset; /* period, offset: k_period and k_offset of db's chains */
+    const float *initial;          /* where the chains of out start, or NULL for +0 */
+} gckpti_factors;
+
+/* Returns the product that is out (`of` is 0), da = g b' (1) or db = a' g or, if b is transposed,
+ * g' a (2), stored in c or added to it; ' is the transpose. */
+static gckpti_product gckpti_factors_product(const gckpt_call *call, const gckpti_factors *f,
+                                             int of, gckpti_destination c, int accumulate)
 {
-    gckpti_operand b = gckpti_operand_of(gckpti_arg_values(&call->in[1]), 0, 1, s->n, s->n * s->k);
-    if (*(const int *)call->attributes) /* transposed */
-        b.stride = s->k, b.k_stride = 1;
-    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &b));
-    return b;
+    int64_t m = f->m, n = f->n, k = f->k;
+    gckpti_operand a = f->a, b = f->b;
+    if (of == 1)
+        n = f->k, k = f->n, a = f->g, b = gckpti_transpose(&f->b);
+    else if (of == 2 && f->transposed)
+        m = f->n, n = f->k, k = f->m, a = gckpti_transpose(&f->g), b = gckpti_transpose(&f->a);
+    else if (of == 2)
+        m = f->k, k = f->m, a = gckpti_transpose(&f->a), b = gckpti_transpose(&f->g);
+    gckpti_product t = gckpti_product_of(m, n, k, a, b, gckpti_f32(c));
+    t.c_halves = gckpti_halves(c), t.accumulate = accumulate;
+    t.batch = f->batch, t.workspace = call->workspace;
+    t.initial = of ? NULL : f->initial;
+    if (gckpti_is_mixed(call) && of == 2)
+        t.k_period = f->period, t.k_offset = f->offset;
+    return t;
 }
 
-static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
+/* Computes product `of`, if it is required (c is set). */
+static void gckpti_run_factors(const gckpt_call *call, gckpti_product_fn run,
+                               const gckpti_factors *f, int of, gckpti_destination c,
+                               int accumulate)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, gckpti_out_of(call));
-    t.a = gckpti_operand_of(gckpti_arg_values(&call->in[0]), 0, s.k, 1, s.m * s.k);
-    t.b = gckpti_linear_b(call, &s);
-    t.initial = call->inputs == 3 ? call->in[2].data : NULL;
-    run(call, &t);
+    const gckpti_product t = gckpti_factors_product(call, f, of, c, accumulate);
+    if (gckpti_is_set(c))
+        run(call, &t);
 }
 
-/* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
+/* Returns the factors of a linear op (a is x, b is w) or a matmul. */
+static gckpti_factors gckpti_factors_of(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *in = call->in;
-    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, s.n, 1, s.m * s.n);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, gckpti_arg_gradient(&in[0]));
-    t.b = gckpti_linear_b(call, &s);
-    t.a = g, t.b = gckpti_transpose(&t.b);
-    t.accumulate = in[0].accumulate;
-    if (gckpti_is_set(gckpti_arg_gradient(&in[0])))
-        run(call, &t);
-    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, gckpti_arg_gradient(&in[1]));
-    t.a = gckpti_operand_of(gckpti_arg_values(&in[0]), 0, s.k, 1, s.m * s.k);
-    t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
-    if (*(const int *)call->attributes)
-        t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
-    t.accumulate = in[1].accumulate;
-    t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
-    if (gckpti_is_set(gckpti_arg_gradient(&in[1])))
-        run(call, &t);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int transposed = *(const int *)call->attributes;
+    const int64_t batch = gckpti_axes_product(&w->shape, w->shape.n - 2);
+    const int64_t m = gckpti_rows(&x->shape) / batch;
+    const int64_t n = gckpti_last(&call->shape), k = gckpti_last(&x->shape);
+    const gckpti_operand a = gckpti_operand_of(gckpti_arg_values(x), 0, k, 1, m * k);
+    const gckpti_operand b =
+        gckpti_operand_of(gckpti_arg_values(w), 0, transposed ? k : 1, transposed ? 1 : n, n * k);
+    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, n, 1, m * n);
+    gckpti_factors f = { m, n, k, a, b, g, transposed, batch, 0, 0, NULL };
+    if (call->inputs == 3)
+        f.initial = call->in[2].data;
+    if (gckpti_is_mixed(call))
+        f.period = w->shape.n > 2 ? m : gckpti_sample_rows(&x->shape);
+    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &f.b));
+    return f;
+}
+
+/* Computes the result of a linear op or a matmul or, backward, the gradients da and db. */
+static void gckpti_run_matmul(const gckpt_call *call, int backward, gckpti_product_fn run)
+{
+    const gckpti_factors f = gckpti_factors_of(call);
+    for (int of = backward; of <= 2 * backward; of++) {
+        const gckpt_arg *to = &call->in[of ? of - 1 : 0];
+        gckpti_run_factors(call, run, &f, of, of ? gckpti_arg_gradient(to) : gckpti_out_of(call),
+                           of && to->accumulate);
+    }
 }
 
 #if GCKPTI_HAS_FAST
@@ -9786,9 +9781,8 @@ static void gckpti_bias_backward(const gckpt_call *call)
     gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                    : gckpti_linear_output)(call, gckpti_run_product))
-GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+GCKPTI_OP_KERNELS(matmul, gckpti_run_matmul(call, backward, gckpti_run_product))
+GCKPTI_OP_KERNELS(linear, gckpti_run_matmul(call, backward, gckpti_run_product);
                   if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
@@ -10339,18 +10333,19 @@ static void gckpti_move_plane(const gckpti_strided *s)
         }
 }
 
-/* Runs an op that moves elements from each input to the result or, backward, from the result's
- * gradient to those of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_fn *axes)
+/* Runs an op that moves elements, in n parts: part i from input i to the result or, backward, from
+ * the result's gradient to that of input i. Parts after the last input add to the first one. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int n, gckpti_move_fn *axes)
 {
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
+    for (int i = 0; i < n; i++) {
+        const int more = i >= call->inputs;
+        const gckpt_arg *x = &call->in[more ? 0 : i];
         gckpti_strided s;
         s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
         axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
-        s.loops->accumulate = backward && x->accumulate;
+        s.loops->accumulate = backward && (x->accumulate || more);
         if (s.loops->to)
             gckpti_run_strided(&s);
     }
@@ -10405,7 +10400,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           call->out);
         return;
     }
-    gckpti_run_moves(call, backward, gckpti_slice_move);
+    gckpti_run_moves(call, backward, 1, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -10478,7 +10473,7 @@ static void gckpti_permute_move(gckpti_iter *it, const gckpt_call *call, int i)
         gckpti_iter_add_axis(it, call->shape.d[k], step);
     }
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 1, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -10516,7 +10511,7 @@ static void gckpti_concat_move(gckpti_iter *it, const gckpt_call *call, int i)
         begin += call->in[k].shape.d[at];
     gckpti_block_axes(it, call, i, 1, at, begin);
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, call->inputs, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -10551,36 +10546,30 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
+/* Iterates over x and its place in y (part 0), or over the copies before (1) or after it (2). */
+static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int part)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    gckpti_block_axes(it, call, i, 1, p->axis, p->before);
-}
-/* Copies the ends of line `at` of the padded axis, or adds their gradients. */
-static void gckpti_pad_ends(const gckpt_call *call, int64_t at)
-{
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    const int64_t all = p->before + v.size + p->after, n = v.inner;
-    for (int64_t k = p->before ? 0 : v.size; k < all; k += k == p->before - 1 ? v.size + 1 : 1) {
-        const int64_t x = (at * v.size + gckpti_pad_source(p, v.size, k)) * n;
-        const int64_t y = (at * all + k) * n;
-        float *dx = call->in[0].grad;
-        if (!call->grad_out)
-            memcpy(call->out + y, call->in[0].data + x, (size_t)n * sizeof(float));
-        for (int64_t c = 0; call->grad_out && c < n; c++)
-            dx[x + c] += call->grad_out[y + c];
-    }
+    const gckpti_axis_split x = gckpti_split_at(&call->in[0].shape, p->axis);
+    const int64_t n = x.inner, all = p->before + x.size + p->after;
+    const int64_t count = part == 0 ? x.size : part == 1 ? p->before : p->after;
+    const int64_t place = part == 0 ? p->before : part == 1 ? 0 : p->before + x.size;
+    const int64_t to_next = part == 0 ? n : p->mode == GCKPT_PAD_REFLECT ? -n : 0;
+    const int64_t step[3][4] = { { 1, 1 }, { to_next, n }, { x.size * n, all * n } };
+    const gckpt_shape one = gckpt_shape1(1);
+    const gckpt_shape *const shapes[4] = { &one, &one, NULL, NULL };
+    gckpti_iter_over(it, &one, shapes);
+    gckpti_iter_add_axis(it, n, step[0]);
+    gckpti_iter_add_axis(it, count, step[1]);
+    gckpti_iter_add_axis(it, x.outer, step[2]);
+    it->offset[0] = gckpti_pad_source(p, x.size, place) * n, it->offset[1] = place * n;
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     if (!backward && p->mode == GCKPT_PAD_VALUE)
         gckpti_cpu_fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
-    gckpti_run_moves(call, backward, gckpti_pad_move);
-    if (p->mode != GCKPT_PAD_VALUE && (!backward || call->in[0].grad))
-        gckpti_for_each(call, v.outer, ((int64_t)p->before + p->after) * v.inner, gckpti_pad_ends);
+    gckpti_run_moves(call, backward, p->mode == GCKPT_PAD_VALUE ? 1 : 3, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
@@ -10834,21 +10823,14 @@ typedef struct {
                               * matrices are one product, since they share b and a's are adjacent */
 } gckpti_matmul_batches;
 
-/* Returns the leading axes of a or b. */
-static gckpt_shape gckpti_matmul_leads(const gckpt_shape *x)
-{
-    gckpt_shape leads = *x;
-    leads.n -= 2;
-    return leads;
-}
-
 static gckpti_matmul_batches gckpti_matmul_batches_of(const gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape, *out = &call->shape;
-    const gckpt_shape leads[3] = { gckpti_matmul_leads(a), gckpti_matmul_leads(b),
-                                   gckpti_matmul_leads(out) };
+    gckpt_shape leads[3] = { *a, *b, *out };
     const gckpt_shape *const shapes[4] = { &leads[0], &leads[1], &leads[2], NULL };
     gckpti_matmul_batches z;
+    for (int k = 0; k < 3; k++)
+        leads[k].n -= 2;
     z.m = z.period = out->d[out->n - 2], z.n = gckpti_last(out), z.k = gckpti_last(a);
     z.elements[GCKPTI_MATMUL_A] = z.m * z.k, z.elements[GCKPTI_MATMUL_B] = z.k * z.n;
     z.elements[GCKPTI_MATMUL_OUT] = z.m * z.n;
@@ -10913,26 +10895,16 @@ static void gckpti_broadcast_matmul_run(const gckpt_call *call, int backward, gc
 {
     enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, C = GCKPTI_MATMUL_OUT };
     static const int of[4][3] = { { A, B, C }, { C, B, A }, { A, C, B }, { C, A, B } };
-    const int transposed = *(const int *)call->attributes;
-    const gckpt_arg *in = call->in;
-    for (int i = 0; i <= backward; i++) {
+    for (int i = backward; i <= 2 * backward; i++) {
+        const gckpt_arg *to = &call->in[i ? i - 1 : 0];
+        const gckpti_destination c = i ? gckpti_arg_gradient(to) : gckpti_out_of(call);
         gckpti_matmul_batches z = gckpti_matmul_batches_of(call);
-        const gckpti_operand a = gckpti_matrix(in[0].data, z.k, 1);
-        const gckpti_operand g = gckpti_matrix(call->grad_out, z.n, 1);
-        const gckpti_operand b =
-            transposed ? gckpti_matrix(in[1].data, z.k, 1) : gckpti_matrix(in[1].data, 1, z.n);
-        float *const to = backward ? in[i].grad : call->out;
-        gckpti_product t = gckpti_product_of(z.m, z.n, z.k, a, b, to);
-        if (backward && i == 0)
-            t = gckpti_product_of(z.m, z.k, z.n, g, gckpti_transpose(&b), to);
-        else if (backward && transposed)
-            t = gckpti_product_of(z.n, z.k, z.m, gckpti_transpose(&g), gckpti_transpose(&a), to);
-        else if (backward)
-            t = gckpti_product_of(z.k, z.n, z.m, gckpti_transpose(&a), gckpti_transpose(&g), to);
-        t.accumulate = backward && in[i].accumulate, t.workspace = call->workspace;
-        t.k_period = backward && i ? z.period : 0;
-        if (to)
-            gckpti_run_batches(call, &z, t, of[backward + i + (backward && i && transposed)], run);
+        gckpti_factors f = gckpti_factors_of(call);
+        f.m = z.m, f.batch = 1, f.period = z.period;
+        if (gckpti_is_set(c))
+            gckpti_run_batches(call, &z,
+                               gckpti_factors_product(call, &f, i, c, i && to->accumulate),
+                               of[i + (i == 2 && f.transposed)], run);
     }
 }
 
@@ -11160,15 +11132,16 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
-    const gckpti_compressed *compressed = gckpti_call_compressed(call);
-    float row[64];
-    for (int64_t i = 0, count; i < n; i += count) {
-        const float *from = compressed ? row : call->in[0].data + at + i;
-        count = compressed ? gckpti_min(n - i, 64) : n;
-        if (compressed)
-            gckpti_decompress(compressed, at + i, count, row);
-        gckpti_store(call, gckpti_out_of(call), r * n + i, count, from);
+    if (gckpti_call_compressed(call)) {
+        float row[64];
+        for (int64_t i = 0, count; i < n; i += count) {
+            count = gckpti_min(n - i, 64);
+            gckpti_decompress(gckpti_call_compressed(call), at + i, count, row);
+            gckpti_store(call, gckpti_out_of(call), r * n + i, count, row);
+        }
+        return;
     }
+    gckpti_store(call, gckpti_out_of(call), r * n, n, call->in[0].data + at);
 }
 
 static int64_t gckpti_take_samples(const gckpt_call *call)
@@ -11466,33 +11439,34 @@ GCKPTI_DESC(layernorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
 GCKPTI_DESC(rmsnorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
-/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
-GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                        gckpti_norm o, float epsilon)
+/* Adds a norm to the graph. in: n inputs, then gain and bias, which may be NULL; an epsilon of 0
+ * selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor **in, int n, int center,
+                                        float epsilon)
 {
     const int is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
+    gckpt_tensor *const gain = in[n], *const bias = in[n + 1];
+    gckpti_norm o = { center, gain ? n++ : 0, 0, is_default ? 0.0f : epsilon };
+    if (bias)
+        in[n] = bias, o.bias = n++;
     if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
                            "%s: epsilon %g must be positive, or 0 for 1e-5", op->name,
                            (double)epsilon);
-    o.epsilon = is_default ? 0.0f : epsilon;
     return gckpt_apply(op, in, n, &o, is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
 }
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         float epsilon)
 {
-    gckpt_tensor *const in[3] = { x, gain ? gain : bias, bias };
-    const gckpti_norm o = { 1, gain != NULL, bias ? 1 + (gain != NULL) : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), o,
-                           epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_layernorm, in, 1, 1, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
 {
-    gckpt_tensor *const in[2] = { x, gain };
-    const gckpti_norm o = { 0, gain != NULL, 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1 + (gain != NULL), o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, NULL };
+    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1, 0, epsilon);
 }
 
 /* >>attention/ops */
@@ -11579,19 +11553,14 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *lengths = &call->in[3].shape;
-    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
-        (!o->key_heads && q->d[2] != k->d[2]))
+    const int key_heads = o->key_heads ? o->key_heads : o->heads;
+    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] || o->heads < 1 ||
+        key_heads < 1 || o->heads % key_heads || q->d[2] % o->heads ||
+        k->d[2] != q->d[2] / o->heads * key_heads)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
-    if (o->heads < 1 || q->d[2] % o->heads)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
-                          q->d[2], o->heads);
-    if (o->key_heads && (o->key_heads < 1 || o->heads % o->key_heads ||
-                         k->d[2] != q->d[2] / o->heads * o->key_heads))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: key_heads %i must divide the %i heads, and k %S, v have "
-                          "key_heads * %I columns, as q %S has heads * %I",
-                          o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
+                          "attention, %i heads, key_heads %i, which must divide them: q %S must be "
+                          "(B,T,heads D), k %S and v %S (B,S,key_heads D)",
+                          o->heads, key_heads, q, k, v);
     const int has_mask = gckpti_has_mask(call);
     if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
@@ -11926,19 +11895,9 @@ static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t h
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
  * elements ---- */
 typedef struct {
-    int64_t rows, heads, tiles[2]; /* work items along the mask's axes: 1 where it is repeated */
+    gckpti_attn h;
+    int64_t n[4]; /* work items along rows, heads, tiles of queries, of keys: 1 where repeated */
 } gckpti_mask_items;
-
-static gckpti_mask_items gckpti_mask_items_of(const gckpti_attn *h)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    const int64_t *step = mask.step, tile = GCKPTI_KEY_TILE;
-    gckpti_mask_items n = { 1, 1, { 1, 1 } };
-    n.rows = step[0] ? h->call->shape.d[0] : 1, n.heads = step[1] ? h->heads : 1;
-    n.tiles[0] = step[2] ? (h->t + tile - 1) / tile : 1;
-    n.tiles[1] = step[3] ? (h->s + tile - 1) / tile : 1;
-    return n;
-}
 
 static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int64_t j0,
                              float *scratch)
@@ -11968,19 +11927,18 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
 
 static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_attn *h = (const gckpti_attn *)context;
-    const gckpti_mask_items n = gckpti_mask_items_of(h);
-    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE,
-                  at_j = item % n.tiles[1] * tile;
-    const int64_t at_i = item / n.tiles[1] % n.tiles[0] * tile,
-                  plane = item / n.tiles[1] / n.tiles[0];
+    const gckpti_mask_items *s = (const gckpti_mask_items *)context;
+    const gckpti_attn *h = &s->h;
+    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE, *n = s->n;
+    const int64_t at_j = item % n[3] * tile, at_i = item / n[3] % n[2] * tile;
+    const int64_t plane = item / n[3] / n[2];
     float *scratch = (float *)h->call->workspace;
     if (worker)
         scratch += worker * gckpti_attention_workspace(h->call, h->t, h->shared_keys, h->d, 1);
-    for (int64_t b = plane / n.heads; b < rows; b += n.rows)
-        for (int64_t k = plane % n.heads; k < h->heads; k += n.heads)
-            for (int64_t i = at_i; i < h->t; i += n.tiles[0] * tile)
-                for (int64_t j = at_j; j < h->s; j += n.tiles[1] * tile)
+    for (int64_t b = plane / n[1]; b < rows; b += n[0])
+        for (int64_t k = plane % n[1]; k < h->heads; k += n[1])
+            for (int64_t i = at_i; i < h->t; i += n[2] * tile)
+                for (int64_t j = at_j; j < h->s; j += n[3] * tile)
                     GCKPTI_KERNEL_OF(h->call, attention->mask, gckpti_mask_tile)
     (h, b * h->heads + k, i, j, scratch);
 }
@@ -11991,9 +11949,14 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
                                              GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
     gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
     f32.precision = GCKPT_FP32, f32.inputs = 3;
-    gckpti_attn h = gckpti_attn_of(&f32);
-    const gckpti_mask_items n = gckpti_mask_items_of(&h);
-    const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
+    gckpti_mask_items s = { gckpti_attn_of(&f32), { 1, 1, 1, 1 } };
+    const int64_t all[4] = { call->shape.d[0], s.h.heads, s.h.blocks,
+                             (s.h.s + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE };
+    int64_t items = 1;
+    for (int k = 0; k < 4; items *= s.n[k++])
+        if (mask.step[k])
+            s.n[k] = all[k];
     if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
@@ -12002,7 +11965,7 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
         return;
     gckpti_zero_gradients(call, 3, 4);
     gckpt_parallel(call->kernels ? call : NULL, items,
-                   2 * call->shape.d[0] * h.t * h.s * h.c / items, gckpti_mask_item, &h);
+                   2 * call->shape.d[0] * s.h.t * s.h.s * s.h.c / items, gckpti_mask_item, &s);
 }
 GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
 
@@ -12355,17 +12318,13 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->columns && x->d[2] / o->heads % 2))
+    const int64_t d = x->n == 3 && o->heads > 0 ? x->d[2] / o->heads : 0;
+    const int64_t columns = gckpti_rotary_columns(o, d);
+    if (!d || x->d[2] % o->heads || columns < 0 || columns > d || columns % 2)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: x %S must be (B,T,C), C = %i heads of even "
-                          "size",
-                          x, o->heads);
-    const int64_t d = x->d[2] / o->heads, columns = gckpti_rotary_columns(o, d);
-    if (columns < 0 || columns > d || columns % 2)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: columns is %I; it must be even and at most a head's %I (0: "
-                          "all)",
-                          columns, d);
+                          "rotary: x %S must be (B,T,C) with C = %i heads, and columns %I even and "
+                          "at most a head's %I (0: all)",
+                          x, o->heads, columns, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
@@ -12429,13 +12388,12 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    gckpti_rotary o = {
-        desc->heads, desc->base, (int)gckpti_min(desc->position, INT32_MAX), 0, 0, 0
-    };
-    o.base = desc->base == 0.0f ? 10000.0f : desc->base, o.scale = scale,
-    o.has_frequencies = f != NULL;
-    size_t bytes =
-        desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    const float base = desc->base == 0.0f ? 10000.0f : desc->base;
+    const int position = (int)gckpti_min(desc->position, INT32_MAX);
+    gckpti_rotary o = { desc->heads, base, position, 0, scale, f != NULL };
+    size_t bytes = position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    if (f || columns != d || scale < 1.0f || scale > 1.0f)
+        o.columns = (int)gckpti_min(columns < 0 ? -1 : columns, INT32_MAX), bytes = sizeof o;
     if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; it must be 0 to %i",
                            desc->position, INT32_MAX);
@@ -12444,10 +12402,6 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
                            "rotary: scale %g must be positive, and frequencies at most %i, not %I",
                            (double)scale, GCKPTI_ROTARY_MAX, f ? columns / 2 : 0);
     a.o = o;
-    if (f || columns != d || scale < 1.0f || scale > 1.0f) {
-        a.o.columns = (int)(columns < 0 ? -1 : gckpti_min(columns, INT32_MAX));
-        bytes = sizeof a.o;
-    }
     for (int64_t i = 0; f && i < columns / 2; i++) {
         if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
             return gckpti_fail(x->graph, GCKPT_E_ARG,
@@ -12484,31 +12438,18 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
  * Rows with target < 0 are ignored. saved (rows,2): max, log(sum); 0, 0 for ignored rows.
  * dx_j = put(p_j - (j == target), scale), scale = loss_scale, p_j = exp((x_j - max) - log(sum));
- * for ignored rows, +0 is stored or nothing added.
- * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
- * smoothing e: loss fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V,
- * scale), of the target put(p_j - ((1 - e) + e / V), scale). soft targets t: loss by lanes,
- * fma(t_j, s_j, lane); t_j = 0 adds nothing even if s_j is infinite; dx_j = put(fma(p_j, sum of t,
- * -t_j), scale), dt_j = put(s_j, scale). A row's weight w multiplies its loss and scale; if w = 0,
- * loss and dx are 0, whatever its logits are, and the row counts. dw = put(sum by lanes of the
- * losses that w multiplies, loss_scale). */
+ * for ignored rows, +0 is stored or nothing added. */
 /* ---- losses of elements, each a product a b of factors a and b; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
- *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
- *                         delta (|d| - delta/2)
- *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
- *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, in binary_cross_entropy -x. A sample's sum is by lanes, lane = fma(w a, b, lane); sums
- * of samples are added in double; gradients are put(w dx, loss_scale). Without weights w is 1; w =
- * 0 adds +0 and gives a gradient 0, whatever x and y are. dw = put(sum by lanes of a b over the
- * elements of this weight, loss_scale). */
-/* Fails unless a loss's input 2 (weights), if it has one, has the first axes of `all`. */
+ * dy = -dx. A sample's sum is by lanes, lane = fma(a, b, lane); sums of samples are added in
+ * double; gradients are put(dx, loss_scale). Weights and other losses: ops/weighted.c. */
+/* Fails unless the weights of a loss have the first axes of `all`. */
 static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
-    int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
-    for (int i = 0; call->inputs == 3 && fits && i < w->n; i++)
+    int fits = w->n >= 1 && w->n <= all->n;
+    for (int i = 0; fits && i < w->n; i++)
         fits = w->d[i] == all->d[i];
     return fits ? GCKPT_OK
                 : gckpt_fail(call, GCKPT_E_SHAPE,
@@ -12547,7 +12488,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     const float nll = log_sum - (logit - max);
     if (gckpti_loss_reads_all(loss)) {
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
-        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
+        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f, 0.0f, -1 };
         const float *x = gckpti_f32(loss->x) + (loss->begin + r) * loss->n,
                     smoothing = loss->e.delta;
         const float sum = loss->classes->surprisal(x, loss->v, &c);
@@ -12613,24 +12554,6 @@ static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, fl
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* Computes the gradient d of n logits x. If the target class is element `at` of them, its gradient
- * is computed separately, from the old d[at] (d may be x). */
-static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
-                                  const float *x, float *d, int64_t n, int64_t at)
-{
-    int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
-    float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    loss->classes->gradient(x, d, n, c);
-    if (!here)
-        return;
-    d[at] = held;
-    float deriv = loss->classes->exp((logit - c->max) - c->log_sum) -
-                  ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
-    if (c->cap > 0.0f)
-        deriv *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
-    gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
-}
-
 /* Computes row r's gradient: n classes at once or, if logits or gradient are narrow, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
@@ -12638,10 +12561,13 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
     const int narrow = gckpti_halves(loss->x) || gckpti_halves(loss->d);
     const int64_t most = narrow ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
-    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
-    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)], gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
-    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
-    c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
+    const float *saved = loss->saved + 2 * r;
+    float w = 1.0f, wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)],
+          gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
+    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap, 0.0f, -1 };
+    c.uniform = loss->e.delta / (float)loss->v, c.target = c.uniform + (1.0f - loss->e.delta);
+    if (gckpti_has_weights(loss->call))
+        w = gckpti_element_weight(&loss->e, loss->row + r);
     c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
@@ -12656,11 +12582,11 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     for (int64_t j = 0, n; j < loss->n && gckpti_is_set(loss->d); j += n) {
         n = gckpti_min(loss->n - j, most);
         float *d = gckpti_open(loss->call, loss->d, begin + j, n, loss->accumulate, gradient);
+        c.at = gckpti_loss_soft(loss) ? -1 : target - loss->first - j;
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_read(loss->call, loss->x, begin + j, n, wide), d,
-                                  n, target - loss->first - j);
+            loss->classes->gradient(gckpti_read(loss->call, loss->x, begin + j, n, wide), d, n, &c);
         gckpti_close(loss->call, loss->d, begin + j, n, d);
     }
 }
@@ -12709,9 +12635,13 @@ GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t r
 GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
     const gckpt_call *call = loss->call;
-    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++)
+    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++) {
+        float value = loss->value[r];
+        if (gckpti_has_weights(call) && loss->e.kind == GCKPTI_LOSS_CLASSES)
+            value = gckpti_weighted(gckpti_element_weight(&loss->e, loss->row + r), value);
         if (gckpti_loss_target(loss, r) >= 0)
-            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(loss, r), loss->value[r]);
+            *call->loss_sum += (double)value;
+    }
     if (call->loss_count)
         *call->loss_count +=
             loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
@@ -12783,19 +12713,19 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
     call->saved_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
     call->elements_per_count = soft ? gckpti_last(x) : 0;
-    return gckpti_weights_fit(call, name, &rows);
+    if (gckpti_has_weights(call))
+        return gckpti_weights_fit(call, name, &rows);
+    return GCKPT_OK;
 }
 
 GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
-    const float *delta = (const float *)call->attributes;
     if (call->inputs > 1 && !gckpti_same_shape(x, y))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
-    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
-        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
-                          (double)*delta);
-    return gckpti_weights_fit(call, name, x);
+    if (gckpti_has_weights(call))
+        return gckpti_weights_fit(call, name, x);
+    return GCKPT_OK;
 }
 
 static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
@@ -12821,7 +12751,13 @@ GCKPTI_BUILDER_0(sum_loss)
 
 /* >>ops/weighted */
 #ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: formulas in ops/losses.c ---- */
+/* ---- cross_entropy_with, soft_cross_entropy: cross_entropy with s_j = log(sum) - (x_j - max) ----
+ * smoothing e: loss fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V,
+ * scale), of the target put(p_j - ((1 - e) + e / V), scale). soft targets t: loss by lanes,
+ * fma(t_j, s_j, lane); t_j = 0 adds nothing even if s_j is infinite; dx_j = put(fma(p_j, sum of t,
+ * -t_j), scale), dt_j = put(s_j, scale). A row's weight w multiplies its loss and scale; if w = 0,
+ * loss and dx are 0, whatever its logits are, and the row counts. dw = put(sum by lanes of the
+ * losses that w multiplies, loss_scale). */
 static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
     float smoothing = *(const float *)call->attributes;
@@ -12855,7 +12791,14 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy: formulas in ops/losses.c ---- */
+/* ---- mean_squared_error_with; other losses of elements, as in ops/losses.c ----
+ *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
+ *                         delta (|d| - delta/2)
+ *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
+ *                                                                dx = 1 / (1 + exp(-x)) - y
+ * In binary_cross_entropy, dy = -x. With weights, lane = fma(w a, b, lane), and gradients are put(w
+ * dx, loss_scale); w = 0 adds +0 and gives a gradient 0, whatever x and y are. dw = put(sum by
+ * lanes of a b over the elements of this weight, loss_scale). */
 GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
                     GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_XY(GCKPT_IN(2)),
@@ -12866,6 +12809,9 @@ GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)
 {
+    if (prediction && !(delta > 0.0f && delta <= FLT_MAX))
+        return gckpti_fail(prediction->graph, GCKPT_E_ARG,
+                           "huber: delta %g must be above 0, and finite", (double)delta);
     return gckpti_apply_to(&gckpti_op_huber, prediction, target, weights, &delta, sizeof delta);
 }
 
@@ -13002,15 +12948,6 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     loss->classes->cap(gckpti_f32(loss->d) + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
-                        int64_t n, int64_t k, float *c, int accumulate)
-{
-    gckpti_set_product(call, t, 1, m, n, k, gckpti_f32_destination(c));
-    t->accumulate = accumulate;
-    run(call, t);
-}
-
 /* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. Narrow dx is
  * in the workspace, since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
@@ -13018,6 +12955,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     const gckpt_call *call = loss->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = loss->row * c;
+    const int64_t sample = gckpti_sample_rows(&x->shape);
     const int block_rows = gckpti_linear_loss_block(call), has_logits = backward && block_rows;
     float *workspace = (float *)call->workspace, *dw = backward ? w->grad : NULL;
     const gckpti_destination to = backward ? gckpti_arg_gradient(x) : gckpti_f32_destination(NULL);
@@ -13026,33 +12964,30 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         loss->n = gckpti_min(v - loss->first, layout->chunk);
         float *logits = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
         loss->d = gckpti_f32_destination(logits), loss->x = gckpti_source_of(loss->d);
+        const gckpti_operand a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
+        const gckpti_operand b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
         const gckpti_operand d = gckpti_matrix(logits, loss->n, 1);
+        gckpti_factors f = {
+            loss->rows, loss->n, c, a, b, d, 1, 1, sample, loss->row % sample, NULL
+        };
         gckpti_compressed rows;
-        gckpti_product t;
-        t.k_period = t.k_offset = 0;
-        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
-        t.b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
         if (gckpti_call_compressed(call)) {
             rows = gckpti_compressed_from(gckpti_call_compressed(call), loss->first * c);
-            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &t.b));
+            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &f.b));
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, logits, 0);
+            gckpti_run_factors(call, gckpti_run_product, &f, 0, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, loss);
-        t.a = d, t.b = gckpti_transpose(&t.b);
-        if (dx)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
-                        x->accumulate || loss->first > 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
-        t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
+        gckpti_run_factors(call, gckpti_run_product, &f, 1, gckpti_f32_destination(dx),
+                           x->accumulate || loss->first > 0);
         if (dw)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
-                        dw + loss->first * c, w->accumulate || loss->row > 0);
+            gckpti_run_factors(call, gckpti_run_product, &f, 2,
+                               gckpti_f32_destination(dw + loss->first * c),
+                               w->accumulate || loss->row > 0);
     }
     gckpti_close(call, to, at, loss->rows * c, dx);
 }
@@ -13197,17 +13132,14 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int in
                               "- 1)",
                               name, o->size[i], o->stride[i], o->padding[i], o->dilation[i]);
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    for (int i = 0; i < 2; i++) {
-        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i))
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i) ||
+            (o->padding[i] && s.in[i] < o->dilation[i]))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions, the window needs %I (padding %i)", name,
-                              x, s.in[i], gckpti_pool_extent(o, i), o->padding[i]);
-        if (o->padding[i] && s.in[i] < o->dilation[i])
-            return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions: with padding, the dilation must not be "
-                              "above that (it is %i)",
-                              name, x, s.in[i], o->dilation[i]);
-    }
+                              "%s: x %S has %I positions, the window needs %I (padding %i); with "
+                              "padding, the dilation must not be above that (it is %i)",
+                              name, x, s.in[i], gckpti_pool_extent(o, i), o->padding[i],
+                              o->dilation[i]);
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)
@@ -13632,10 +13564,8 @@ GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias, float epsilon)
 {
-    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    const int all = 1 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { groups ? groups : INT32_MIN, gain != NULL, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_groupnorm, in, all, o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_groupnorm, in, 1, groups ? groups : INT32_MIN, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -13661,10 +13591,8 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance, float epsilon)
 {
-    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
-    const int all = 3 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { 0, gain ? 3 : 0, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_batchnorm, in, all, o, epsilon);
+    gckpt_tensor *in[5] = { x, mean, variance, gain, bias };
+    return gckpti_norm_new(&gckpti_op_batchnorm, in, 3, 0, epsilon);
 }
 
 /* >>images/conv */
@@ -13723,6 +13651,11 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_window *w = &a->window;
+    if (w->size[0] || w->size[1] || w->ceil || w->exclude_padding)
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "%s: size, ceil and exclude_padding of a window are a pool's: leave them "
+                          "0 (w has the size)",
+                          op);
     for (int i = 0; i < 2; i++) {
         if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -13730,14 +13663,6 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
                               "none may be negative (0 means the default)",
                               op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
                               w->dilation[0], w->dilation[1], w->groups);
-        if (w->size[i])
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: window size %i x %i: leave it 0, since w has the size", op,
-                              w->size[0], w->size[1]);
-        if (w->ceil || w->exclude_padding)
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: ceil and exclude_padding of a window are a pool's: leave them 0",
-                              op);
         int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
         if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -13804,19 +13729,14 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     gckpt_result result = gckpti_conv_window(call, op);
     if (result != GCKPT_OK)
         return result;
-    if (x->n != 4 || w->n != 4)
+    if (x->n != 4 || w->n != 4 || x->d[3] % groups || w->d[3] % groups ||
+        w->d[2 + a->transposed] != (a->transposed ? x->d[3] : x->d[3] / groups))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
-                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
-                          op, x, w);
-    if (x->d[3] % groups || w->d[3] % groups)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
-                          groups, x->d[3], x, w->d[3], w);
-    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
-                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
+                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I), "
+                                          "with %I groups, which divide I and O"
+                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O), "
+                                          "with %I groups, which divide I and O",
+                          op, x, w, groups);
     call->shape = *x;
     call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
     if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))
@@ -14075,8 +13995,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     s.state = o->gates == 4 ? 2 * s.units : s.units;
     s.p = in, s.wh = in + 1;
     s.bias = o->bias ? in + o->bias : NULL;
-    s.h0 = o->state ? in + o->state : NULL;
-    s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
+    for (int c = 0; o->state && c * s.units < s.state; c++)
+        s.initial[c] = in + o->state + c;
     s.lengths = o->lengths ? in[o->lengths].index : NULL;
     s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
     s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
@@ -14241,12 +14161,10 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
     float *a = state + s->item_rows * s->state, *saved = (float *)s->call->saved;
     gckpti_zero_unless(state, m * s->state, 0);
-    for (int64_t r = 0; s->h0 && r < m; r++) {
-        memcpy(state + r * s->state, s->h0->data + (first + r) * n, (size_t)n * sizeof(float));
-        if (s->c0)
-            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n,
+    for (int64_t r = 0; r < m; r++)
+        for (int c = 0; c < 2 && s->initial[c]; c++)
+            memcpy(state + r * s->state + c * n, s->initial[c]->data + (first + r) * n,
                    (size_t)n * sizeof(float));
-    }
     for (int64_t k = 0; k < longest * (1 + s->before); k++) {
         const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
         gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
@@ -14276,7 +14194,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 /* Returns h (if c is 0) or c (if c is 1) of row b before step t; zeros from its length on. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
-    const gckpt_arg *initial = c ? s->c0 : s->h0;
+    const gckpt_arg *initial = s->initial[c];
     if (t >= gckpti_sequence_length(s, b))
         return s->zero;
     if (t)
@@ -14337,7 +14255,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
-            const gckpt_arg *initial = c ? s->c0 : s->h0;
+            const gckpt_arg *initial = s->initial[c];
             for (int64_t j = 0; initial && initial->grad && j < n; j++)
                 gckpti_put(&initial->grad[(first + r) * n + j], d[c * n + j], initial->accumulate);
         }

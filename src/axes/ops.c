@@ -40,7 +40,7 @@ static void gckpti_permute_move(gckpti_iter *it, const gckpt_call *call, int i)
         gckpti_iter_add_axis(it, call->shape.d[k], step);
     }
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 1, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -78,7 +78,7 @@ static void gckpti_concat_move(gckpti_iter *it, const gckpt_call *call, int i)
         begin += call->in[k].shape.d[at];
     gckpti_block_axes(it, call, i, 1, at, begin);
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, call->inputs, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -113,36 +113,30 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
+/* Iterates over x and its place in y (part 0), or over the copies before (1) or after it (2). */
+static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int part)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    gckpti_block_axes(it, call, i, 1, p->axis, p->before);
-}
-/* Copies the ends of line `at` of the padded axis, or adds their gradients. */
-static void gckpti_pad_ends(const gckpt_call *call, int64_t at)
-{
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    const int64_t all = p->before + v.size + p->after, n = v.inner;
-    for (int64_t k = p->before ? 0 : v.size; k < all; k += k == p->before - 1 ? v.size + 1 : 1) {
-        const int64_t x = (at * v.size + gckpti_pad_source(p, v.size, k)) * n;
-        const int64_t y = (at * all + k) * n;
-        float *dx = call->in[0].grad;
-        if (!call->grad_out)
-            memcpy(call->out + y, call->in[0].data + x, (size_t)n * sizeof(float));
-        for (int64_t c = 0; call->grad_out && c < n; c++)
-            dx[x + c] += call->grad_out[y + c];
-    }
+    const gckpti_axis_split x = gckpti_split_at(&call->in[0].shape, p->axis);
+    const int64_t n = x.inner, all = p->before + x.size + p->after;
+    const int64_t count = part == 0 ? x.size : part == 1 ? p->before : p->after;
+    const int64_t place = part == 0 ? p->before : part == 1 ? 0 : p->before + x.size;
+    const int64_t to_next = part == 0 ? n : p->mode == GCKPT_PAD_REFLECT ? -n : 0;
+    const int64_t step[3][4] = { { 1, 1 }, { to_next, n }, { x.size * n, all * n } };
+    const gckpt_shape one = gckpt_shape1(1);
+    const gckpt_shape *const shapes[4] = { &one, &one, NULL, NULL };
+    gckpti_iter_over(it, &one, shapes);
+    gckpti_iter_add_axis(it, n, step[0]);
+    gckpti_iter_add_axis(it, count, step[1]);
+    gckpti_iter_add_axis(it, x.outer, step[2]);
+    it->offset[0] = gckpti_pad_source(p, x.size, place) * n, it->offset[1] = place * n;
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     if (!backward && p->mode == GCKPT_PAD_VALUE)
         gckpti_cpu_fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
-    gckpti_run_moves(call, backward, gckpti_pad_move);
-    if (p->mode != GCKPT_PAD_VALUE && (!backward || call->in[0].grad))
-        gckpti_for_each(call, v.outer, ((int64_t)p->before + p->after) * v.inner, gckpti_pad_ends);
+    gckpti_run_moves(call, backward, p->mode == GCKPT_PAD_VALUE ? 1 : 3, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);

@@ -264,10 +264,8 @@ GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias, float epsilon)
 {
-    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    const int all = 1 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { groups ? groups : INT32_MIN, gain != NULL, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_groupnorm, in, all, o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_groupnorm, in, 1, groups ? groups : INT32_MIN, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -293,9 +291,7 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance, float epsilon)
 {
-    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
-    const int all = 3 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { 0, gain ? 3 : 0, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_batchnorm, in, all, o, epsilon);
+    gckpt_tensor *in[5] = { x, mean, variance, gain, bias };
+    return gckpti_norm_new(&gckpti_op_batchnorm, in, 3, 0, epsilon);
 }
 #endif

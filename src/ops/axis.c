@@ -44,18 +44,19 @@ static void gckpti_move_plane(const gckpti_strided *s)
         }
 }
 
-/* Runs an op that moves elements from each input to the result or, backward, from the result's
- * gradient to those of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_fn *axes)
+/* Runs an op that moves elements, in n parts: part i from input i to the result or, backward, from
+ * the result's gradient to that of input i. Parts after the last input add to the first one. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int n, gckpti_move_fn *axes)
 {
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
+    for (int i = 0; i < n; i++) {
+        const int more = i >= call->inputs;
+        const gckpt_arg *x = &call->in[more ? 0 : i];
         gckpti_strided s;
         s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
         axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
-        s.loops->accumulate = backward && x->accumulate;
+        s.loops->accumulate = backward && (x->accumulate || more);
         if (s.loops->to)
             gckpti_run_strided(&s);
     }
@@ -110,7 +111,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           call->out);
         return;
     }
-    gckpti_run_moves(call, backward, gckpti_slice_move);
+    gckpti_run_moves(call, backward, 1, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
