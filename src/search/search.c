@@ -260,15 +260,13 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
     const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most ||
-           (old->length && !s->minimise_bytes && cost > old->time) ||
-           (old->length && least >= (int64_t)old->arena &&
-            (s->minimise_bytes || cost == old->time));
+    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
+           (old->length && cost == old->time && least >= (int64_t)old->arena);
 }
 
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
- * equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
+ * equal time, fewer bytes than the winner. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -278,9 +276,8 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
-        int fewer = candidate->arena < old->arena;
-        int better =
-            s->minimise_bytes || candidate->time == old->time ? fewer : candidate->time < old->time;
+        int better = candidate->time == old->time ? candidate->arena < old->arena
+                                                  : candidate->time < old->time;
         if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
             (better || !old->length))
             s->winner = *candidate;
@@ -306,8 +303,8 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
 static void gckpti_consider_initials(gckpti_search *s, size_t most)
 {
     gckpti_find_initials(s);
-    for (int i = 0; i < s->initials; i++)
-        gckpti_consider(s, &s->initial[s->minimise_bytes ? i : s->initials - 1 - i], 0, most);
+    for (int i = s->initials; i-- > 0;)
+        gckpti_consider(s, &s->initial[i], 0, most);
 }
 
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
@@ -324,7 +321,6 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 0;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
     for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
@@ -338,16 +334,17 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
 
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
 {
-    memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 1;
-    for (int k = s->levels; k-- > 0 && gckpti_is_ok(s) && gckpti_min_budget(s, k) < upper;) {
-        gckpti_consider_level(s, k, SIZE_MAX / 4);
-        if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
-            break;
+    gckpt_result result = GCKPT_OK;
+    *least = SIZE_MAX;
+    s->winner.length = 0;
+    for (int k = s->levels;
+         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
+    while (result == GCKPT_OK && s->winner.length > 0) {
+        *least = s->winner.arena;
+        result = gckpti_find_best(s, *least - 1);
     }
-    gckpti_consider_initials(s, SIZE_MAX / 4);
-    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+    return result;
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
