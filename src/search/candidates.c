@@ -6,13 +6,14 @@
 /* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
-    s->effort += 4 * (int64_t)schedule->length;
+    s->effort += schedule->length;
     if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Effort limit of an attempt of the local search, per node. A level has ATTEMPTS times as much. */
-enum { GCKPTI_EFFORT = 350, GCKPTI_ATTEMPTS = 12 };
+/* Most entries that an attempt of the local search evaluates, per node. A level has ATTEMPTS times
+ * as many. */
+enum { GCKPTI_EFFORT = 44, GCKPTI_ATTEMPTS = 12 };
 
 /* Returns whether the effort is used up. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s)
@@ -63,7 +64,6 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
             gckpti_emit_now(s);
     }
     p->entry_count = 0;
-    s->effort += 8 * (int64_t)s->now.length;
     return 1;
 }
 

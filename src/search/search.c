@@ -70,8 +70,7 @@ static void gckpti_reduce_initials(gckpti_search *s)
     uint64_t least = UINT64_MAX;
     for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
         const gckpti_candidate *from = &s->initial[i];
-        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
-            from->overhead / 4 > p->least_cost)
+        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4)
             continue;
         least = from->overhead < least ? from->overhead : least;
         done++;
@@ -210,8 +209,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
             best = i;
     if (best >= 0)
         gckpti_improve_from(s, level, &s->initial[best]);
-    if (grouped && s->level[k - 1].length == 0)
-        return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
     for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];

@@ -148,7 +148,7 @@ typedef struct {
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials, starts; /* starts: number of initials that levels improve, the first */
     unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* effort for the current level, in quarters of entries */
+    int64_t effort;               /* entries evaluated for the current level */
     int64_t started;              /* effort when the current attempt began */
     int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
