@@ -24,17 +24,6 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s)
     return ends;
 }
 
-/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
-GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
-{
-    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
-    if (schedule->peak <= limit)
-        return 0;
-    for (int x = 0; x < schedule->length; x++)
-        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
-    return sum;
-}
-
 /* Makes s->next the current schedule. */
 GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
 {

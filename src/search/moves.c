@@ -105,6 +105,17 @@ static void gckpti_try_moves(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
+/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
+static int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
+{
+    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
+    if (schedule->peak <= limit)
+        return 0;
+    for (int x = 0; x < schedule->length; x++)
+        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
+    return sum;
+}
+
 /* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
  * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
  * single moves in order. Returns 0 if nothing helps. */

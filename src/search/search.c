@@ -75,8 +75,7 @@ static void gckpti_reduce_initials(gckpti_search *s)
         least = from->overhead < least ? from->overhead : least;
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
-        s->effort = 0;
-        s->started = GCKPTI_NO_ATTEMPT;
+        s->effort = s->started = 0;
         if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
             continue;
         gckpti_remove_recomputes(s, limit);
@@ -157,7 +156,6 @@ static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
         gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
     }
-    s->started = GCKPTI_NO_ATTEMPT;
 }
 
 /* Improves a level by another candidate's schedule. */
@@ -222,6 +220,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
         gckpti_improve_from(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
+        s->started = s->effort;
         if (gckpti_perturb(s, level->limit, i))
             gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
@@ -231,7 +230,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
-GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
     gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
@@ -352,7 +351,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->started = GCKPTI_NO_ATTEMPT;
     s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
