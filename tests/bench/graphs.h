@@ -26,7 +26,7 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_term loss;
     int64_t rows;
-    int rank; /* of the adapters of products without a bias, whose weights are frozen; 0: none */
+    int rank; /* of LoRA adapters of products without a bias; 0 trains all weights instead */
 } net;
 
 /* Plans are made for a step of two micro-batches. Parameter gradients then live during the whole step, with one
