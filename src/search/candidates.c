@@ -15,11 +15,13 @@ GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
  * as many. */
 enum { GCKPTI_EFFORT = 44, GCKPTI_ATTEMPTS = 12 };
 
-/* Returns whether the effort is used up. */
-GCKPTI_FN int gckpti_should_stop(gckpti_search *s)
+/* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
+GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
     const int64_t most = GCKPTI_EFFORT * ((int64_t)s->p->nodes + 200);
-    int ends = s->effort > GCKPTI_ATTEMPTS * most || s->effort - s->started > most;
+    const int64_t used = s->effort - s->started;
+    int ends = s->effort > GCKPTI_ATTEMPTS * most || used > most ||
+               (used > most / 4 && left > first / 4 * 3) || (used > most / 2 && left > first / 2);
     s->incomplete = s->incomplete || ends;
     return ends;
 }

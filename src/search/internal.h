@@ -81,7 +81,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space);
 GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k,
                                  gckpti_scratch *scratch);
 /* search/candidates.c */
-GCKPTI_FN int gckpti_should_stop(gckpti_search *s);
+GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left);
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
 GCKPTI_FN void gckpti_accept_next(gckpti_search *s);
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s);

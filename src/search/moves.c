@@ -297,9 +297,14 @@ static int gckpti_choose_holes(gckpti_search *s)
 /* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot in its effort. */
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
 {
+    int64_t first = 0;
     while (s->now.peak > limit) {
         gckpti_find_holes(s, limit);
-        if (s->p->failed || gckpti_should_stop(s) ||
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = first ? first : excess;
+        if (gckpti_should_stop(s, first, excess) ||
             !gckpti_apply_moves(s, limit, gckpti_choose_holes(s)))
             return 0;
     }
@@ -395,7 +400,7 @@ static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
 GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
 {
     do {
-        if (s->now.overhead == 0 || gckpti_should_stop(s))
+        if (s->now.overhead == 0 || gckpti_should_stop(s, 0, 0))
             return;
         gckpti_find_recomputes(s);
     } while (!s->p->failed && gckpti_apply_moves(s, limit, gckpti_choose_recomputes(s, limit)));
