@@ -161,7 +161,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1195
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4804
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2347
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4622
  *     >>files     safetensors                                                                 1471
@@ -20715,13 +20715,12 @@ typedef struct {
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials, starts; /* starts: number of initials that levels improve, the first */
     unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* effort for the current level, in quarters of entries */
+    int64_t effort;               /* entries evaluated for the current level */
     int64_t started;              /* effort when the current attempt began */
     int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
-    int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
 
@@ -20784,8 +20783,7 @@ enum {
  * its results out and back, or (0) keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 
-#define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
-#define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
+#define GCKPTI_REMOVE INT32_MAX /* in a move: the entry at its position is removed */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
  * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
 typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
@@ -21254,13 +21252,14 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
 /* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
-    s->effort += 4 * (int64_t)schedule->length;
+    s->effort += schedule->length;
     if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Effort limit of an attempt of the local search, per node. A level has ATTEMPTS times as much. */
-enum { GCKPTI_EFFORT = 350, GCKPTI_ATTEMPTS = 12 };
+/* Most entries that an attempt of the local search evaluates, per node. A level has ATTEMPTS times
+ * as many. */
+enum { GCKPTI_EFFORT = 44, GCKPTI_ATTEMPTS = 12 };
 
 /* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
@@ -21271,17 +21270,6 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
                (used > most / 4 && left > first / 4 * 3) || (used > most / 2 && left > first / 2);
     s->incomplete = s->incomplete || ends;
     return ends;
-}
-
-/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
-GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
-{
-    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
-    if (schedule->peak <= limit)
-        return 0;
-    for (int x = 0; x < schedule->length; x++)
-        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
-    return sum;
 }
 
 /* Makes s->next the current schedule. */
@@ -21313,7 +21301,6 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
             gckpti_emit_now(s);
     }
     p->entry_count = 0;
-    s->effort += 8 * (int64_t)s->now.length;
     return 1;
 }
 
@@ -21609,7 +21596,6 @@ static void gckpti_scan_entry(gckpti_search *s, int x)
     const int *edges = gckpti_entry_reads(s->p, i, &count);
     for (int k = 0; k < count; k++)
         s->p->state[edges[k]].prev_use = x;
-    s->effort += count + 1;
     if (i < 0) {
         s->p->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->p->state[~i].prev_use;
         return;
@@ -21684,6 +21670,17 @@ static void gckpti_try_moves(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
+/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
+static int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
+{
+    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
+    if (schedule->peak <= limit)
+        return 0;
+    for (int x = 0; x < schedule->length; x++)
+        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
+    return sum;
+}
+
 /* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
  * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
  * single moves in order. Returns 0 if nothing helps. */
@@ -21719,7 +21716,6 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[s->member[h]];
         m->cost += u->cost;
-        s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k];
             gckpti_node_state *v = &p->state[q];
@@ -21817,7 +21813,6 @@ static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
         const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
         gain += part;
         s->excess[k] -= part;
-        s->effort++;
     }
     return gain;
 }
@@ -21935,7 +21930,6 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tigh
 {
     if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
         return 0;
-    s->effort += (m->to - m->start) / 16;
     for (int x = m->start + 1; x < m->to; x++)
         if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
             *tight = x;
@@ -22580,14 +22574,12 @@ static void gckpti_reduce_initials(gckpti_search *s)
     uint64_t least = UINT64_MAX;
     for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
         const gckpti_candidate *from = &s->initial[i];
-        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
-            from->overhead / 4 > p->least_cost)
+        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4)
             continue;
         least = from->overhead < least ? from->overhead : least;
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
-        s->effort = 0;
-        s->started = GCKPTI_NO_ATTEMPT;
+        s->effort = s->started = 0;
         if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
             continue;
         gckpti_remove_recomputes(s, limit);
@@ -22668,7 +22660,6 @@ static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
         gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
     }
-    s->started = GCKPTI_NO_ATTEMPT;
 }
 
 /* Improves a level by another candidate's schedule. */
@@ -22720,8 +22711,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
             best = i;
     if (best >= 0)
         gckpti_improve_from(s, level, &s->initial[best]);
-    if (grouped && s->level[k - 1].length == 0)
-        return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
     for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
@@ -22735,6 +22724,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
         gckpti_improve_from(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
+        s->started = s->effort;
         if (gckpti_perturb(s, level->limit, i))
             gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
@@ -22744,7 +22734,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
-GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
     gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
@@ -22770,15 +22760,13 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
     const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most ||
-           (old->length && !s->minimise_bytes && cost > old->time) ||
-           (old->length && least >= (int64_t)old->arena &&
-            (s->minimise_bytes || cost == old->time));
+    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
+           (old->length && cost == old->time && least >= (int64_t)old->arena);
 }
 
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
- * equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
+ * equal time, fewer bytes than the winner. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -22788,9 +22776,8 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
-        int fewer = candidate->arena < old->arena;
-        int better =
-            s->minimise_bytes || candidate->time == old->time ? fewer : candidate->time < old->time;
+        int better = candidate->time == old->time ? candidate->arena < old->arena
+                                                  : candidate->time < old->time;
         if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
             (better || !old->length))
             s->winner = *candidate;
@@ -22816,8 +22803,8 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
 static void gckpti_consider_initials(gckpti_search *s, size_t most)
 {
     gckpti_find_initials(s);
-    for (int i = 0; i < s->initials; i++)
-        gckpti_consider(s, &s->initial[s->minimise_bytes ? i : s->initials - 1 - i], 0, most);
+    for (int i = s->initials; i-- > 0;)
+        gckpti_consider(s, &s->initial[i], 0, most);
 }
 
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
@@ -22838,7 +22825,6 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 0;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
     for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
@@ -22850,20 +22836,21 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
- * SIZE_MAX if that is not below `upper`. */
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule, or to SIZE_MAX if
+ * that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
 {
-    memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 1;
-    for (int k = s->levels; k-- > 0 && gckpti_is_ok(s) && gckpti_min_budget(s, k) < upper;) {
-        gckpti_consider_level(s, k, SIZE_MAX / 4);
-        if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
-            break;
+    gckpt_result result = GCKPT_OK;
+    *least = SIZE_MAX;
+    s->winner.length = 0;
+    for (int k = s->levels;
+         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
+    while (result == GCKPT_OK && s->winner.length > 0) {
+        *least = s->winner.arena;
+        result = gckpti_find_best(s, *least - 1);
     }
-    gckpti_consider_initials(s, SIZE_MAX / 4);
-    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+    return result;
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
@@ -22878,7 +22865,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->started = GCKPTI_NO_ATTEMPT;
     s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
