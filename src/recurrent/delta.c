@@ -161,7 +161,7 @@ GCKPTI_INLINE void gckpti_delta_backward_steps(const gckpti_delta_call *s, int64
             gckpti_delta_step x =
                 gckpti_delta_step_of(s, row, head, first + k, k ? to - n : starts + c * n, to);
             x.r = r + k * s->values, x.d = d, x.scratch = r + s->chunk * s->values;
-            (i < count ? s->step : s->grads)(&x);
+            i < count ? s->step(&x) : s->grads(&x);
         }
     }
 }

@@ -21,9 +21,9 @@ template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlo
     int e0; /* first column of d in the result's slice */
     float *rows[2], *columns[2];
 
-    __device__ __forceinline__ HeadBlock(const Attention &of, float *shared)
-        : a(of), at(of, (int)blockIdx.x / of.slices),
-          e0((int)blockIdx.x % of.slices * WIDTH), rows{ shared, shared + 3 * LONG }, columns{
+    __device__ __forceinline__ HeadBlock(const Attention &of, float *shared, int block)
+        : a(of), at(of, block / of.slices),
+          e0(block % of.slices * WIDTH), rows{ shared, shared + 3 * LONG }, columns{
               shared + LONG, shared + 2 * LONG
           }
     {
@@ -180,7 +180,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
 {
     constexpr int N = WIDTH / 16;
     DYNAMIC_SHARED(float4, scratch);
-    const HeadBlock<false, false, R, WIDTH, MIXED> block(a, (float *)scratch);
+    typedef HeadBlock<false, false, R, WIDTH, MIXED> Queries;
+    const Queries block(a, (float *)scratch, (int)blockIdx.x);
     float o[R][N] = {}, x[2][R][4], max[R] = {}, sum[R] = {}, *p = block.columns[0];
     for (int step = 0; step < block.at.tiles; step++) {
         block.all_dots(x, step);
@@ -200,18 +201,17 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         if (a.out)
             block.add_terms(o, p, block.columns[1], step);
     }
+    const Queries end(a, (float *)scratch, gckpti_block_index());
     UNROLLED(r, R)
     {
-        const int row = block.row_of(r);
         gckpti_softmax_end(&max[r], &sum[r]);
-        if (a.saved && block.e0 == 0 && threadIdx.x % 16 == 0 && row < a.t)
-            a.saved[(block.at.batch_row * a.heads + block.at.head) * a.t + row] =
-                max[r] + gckpti_log(sum[r]);
+        if (a.saved && end.e0 == 0 && threadIdx.x % 16 == 0 && end.row_of(r) < a.t)
+            a.saved[end.at.first_query(0) + end.row_of(r)] = max[r] + gckpti_log(sum[r]);
         UNROLLED(n, N)
         o[r][n] /= sum[r];
     }
     if (a.out)
-        block.finish(o, a.out, 0);
+        end.finish(o, a.out, 0);
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
@@ -232,7 +232,7 @@ __device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Atten
                                                 const HeadBlock<KEYS, true, R, WIDTH, MIXED> &block,
                                                 int step, float *scratch)
 {
-    const int64_t of_head = (block.at.batch_row * a.heads + block.at.query_head(step)) * a.t;
+    const int64_t of_head = block.at.first_query(step);
     if (a.cap > 0.0f)
         cap_scores<R>(x[0], a, scratch);
     UNROLLED(r, R) UNROLLED(c, 4)
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - KEYS : 1)
 {
     constexpr int N = WIDTH / 16;
     DYNAMIC_SHARED(float4, scratch);
-    const HeadBlock<KEYS, true, R, WIDTH, MIXED> block(a, (float *)scratch);
+    const HeadBlock<KEYS, true, R, WIDTH, MIXED> block(a, (float *)scratch, (int)blockIdx.x);
     float d[R][N], dv[R][N], x[2][R][4], *const to = KEYS ? a.dk : a.dq;
     float *const scores = KEYS ? block.rows[1] + block.LONG : block.columns[1];
     block.init(d, to, a.accumulate[KEYS]);

@@ -41,8 +41,8 @@ struct Gather {
         const float *x = address(at);
         if (flags & ALIGNED)
             return x ? *(const float4 *)x : float4{ 0.0f, 0.0f, 0.0f, 0.0f };
-        for (int e = 0; e < n; e++, taps.advance(&at.tap, 1))
-            v[e] = value(at);
+        UNROLL for (int e = 0; e < 4; e++, taps.advance(&at.tap, 1)) v[e] =
+            e < n ? value(at) : 0.0f;
         return { v[0], v[1], v[2], v[3] };
     }
 };

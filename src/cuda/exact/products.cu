@@ -1,8 +1,9 @@
 /* The position of a thread's elements of C. Blocks take 8 rows of tiles at a time, column after
  * column, so that concurrent blocks read the same lines of A and B from L2. Bits 0, 2 and 4 of the
  * lane number its column, bits 1 and 3 its row: see panel.cu. */
+enum { ROW_LANES = 4, COLUMN_LANES = 8 };
 template <int BM, int BN, int TM, int TN> struct TileCoords {
-    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    enum { ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
     int row0, column0; /* first row and column of the warp in the tile */
     int row, column;   /* of the lane */
@@ -26,62 +27,38 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     {
         return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
-    /* Returns row i of the thread in C; the number of rows, of columns, from the tile on. */
+    /* Return row and column of such an element in C. */
     __device__ __forceinline__ int64_t c_row(int i) const { return (int64_t)tile_row * BM + y(i); }
-    __device__ __forceinline__ int rows(const gckpti_product &t) const
+    __device__ __forceinline__ int64_t c_column(int j) const
     {
-        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
-    }
-    __device__ __forceinline__ int columns(const gckpti_product &t) const
-    {
-        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+        return (int64_t)tile_column * BN + x(j);
     }
 };
 
-/* Initialises chains: with C's old value, the bias or +0 (as gckpti_mixed_start). */
-template <int BM, int BN, int TM, int TN, bool MIXED, class Q>
-__device__ __forceinline__ void product_start(const Q &q, float (*c)[TN])
+/* Loads a thread's elements: C's old value, the bias or +0 (as gckpti_mixed_start). END: stores. */
+template <int BM, int BN, int TM, int TN, bool MIXED, bool END, class Q>
+__device__ __forceinline__ void init_or_store(const Q &q, float (*c)[TN])
 {
+    enum { N = TN % 4 ? 2 : 4 }; /* elements at a time */
     const gckpti_product &t = q.t;
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    const float *from = t.accumulate ? t.c : t.initial;
-    const int rows = here.rows(t), columns = here.columns(t);
+    const bool of_c = END || t.accumulate;
+    const Results out = { t.c, MIXED && !t.c ? t.c_halves : NULL };
+    const Values from = of_c ? Values(out) : Values{ t.initial, NULL };
     UNROLLED(i, TM) {
-        const int64_t row = here.c_row(i), left = (int64_t)here.tile_column * BN;
-        const int64_t at = left + (t.accumulate ? q.c_row(here.matrix, row)
-                                                : here.matrix * t.n + row * t.initial_stride);
-        UNROLLED(j, TN) {
-            const bool inside = here.y(i) < rows && here.x(j) < columns;
-            float d = from && inside ? from[at + here.x(j)] : 0.0f;
-            if (MIXED && t.accumulate && !t.c && inside)
-                d = gckpti_from_bf16(t.c_halves[at + here.x(j)]);
-            c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
-        }
-    }
-}
-
-template <int BM, int BN, int TM, int TN, bool MIXED, class Q>
-__device__ __forceinline__ void product_end(const Q &q, const float (*c)[TN])
-{
-    const gckpti_product &t = q.t;
-    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    const int rows = here.rows(t), columns = here.columns(t);
-    UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
-    {
-        const int64_t at = q.c_row(here.matrix, here.c_row(i)) +
-                           (int64_t)here.tile_column * BN + here.x(j);
-        if (!MIXED && j + 4 <= TN) {
-            if (here.y(i) < rows)
-                write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
-            continue;
-        }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* write_vec would take 7 more registers */
+        const int64_t row = here.c_row(i);
+        const int64_t line = of_c ? q.c_row(here.matrix, row)
+                                  : here.matrix * t.n + row * t.initial_stride;
+        UNROLL for (int j = 0; j < TN; j += N)
         {
-            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
-                t.c[at + l] = c[i][j + l];
-            else if (here.y(i) < rows && here.x(j) + l < columns)
-                t.c_halves[at + l] = gckpti_to_bf16(c[i][j + l]);
+            const int64_t column = here.c_column(j), left = row < t.m ? t.n - column : 0;
+            if (END)
+                write_vec<N>(out, line + column, left, q.aligned, &c[i][j]);
+            else
+                read_vec<N>(from, line + column, left, of_c && q.aligned, &c[i][j]);
         }
+        UNROLL for (int j = 0; j < TN && MIXED && !END; j++) c[i][j] =
+            gckpti_flush_to_zero(c[i][j]);
     }
 }
 
@@ -149,25 +126,30 @@ template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED, class A, class
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product<A, B> q)
 {
-    typedef TileCoords<BM, BN, TM, TN> Pos;
-    enum { THREADS = BM * BN / (TM * TN), ROWS = Pos::ROW_LANES, COLUMNS = Pos::COLUMN_LANES };
+    enum { THREADS = BM * BN / (TM * TN) };
     typedef Panel<A, BM, THREADS, ASYNCS == 2, MIXED> PanelA;
     typedef Panel<B, BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
     enum { AFTER_A = PanelA::FLOATS, STAGE = AFTER_A + PanelB::FLOATS };
     SHARED(float4, stages, [STAGES * STAGE / 4]);
     float *ring = (float *)stages;
-    const gckpti_product &t = q.t;
-    Pos here(t, (int)threadIdx.x, (int)blockIdx.x);
+    const TileCoords<BM, BN, TM, TN> here(q.t, (int)threadIdx.x, (int)blockIdx.x);
     Accumulators<TM, TN, MIXED> l;
-    product_start<BM, BN, TM, TN, MIXED>(q, l.c);
-    l.begin(t);
+    init_or_store<BM, BN, TM, TN, MIXED, false>(q, l.c);
+    l.begin(q.t);
 
     PanelA a;
     PanelB b;
-    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
-    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    const auto left_at = [&](int stage) { /* terms, at most DEPTH; k may exceed 2^31 */
-        return (int)gckpti_min(t.k - (int64_t)stage * DEPTH, DEPTH);
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, q.t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, q.t.n);
+    const int count = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (count - 1LL) * DEPTH);
+    const auto left_at = [&](int stage) { /* returns its number of terms */
+        return stage + 1 < count ? DEPTH : stage < count ? last : 0;
+    };
+    float x[2][TM], y[2][TN];
+    const auto load_term = [&](const float *line, int p, int to) {
+        const float *columns = line + AFTER_A + p * PanelB::LINE + here.column0;
+        fragment<TM, ROW_LANES>(line + p * PanelA::LINE + here.row0, here.row, x[to]);
+        fragment<TN, COLUMN_LANES>(columns, here.column, y[to]);
     };
     for (int s = 0; s < STAGES - 1; s++) {
         if (left_at(s) > 0) {
@@ -178,14 +160,13 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         }
         gckpti_cp_async_commit();
     }
-    for (int now = 0; left_at(now) > 0; now++) {
+    for (int now = 0; now < count; now++) {
         const float *line = ring + now % STAGES * STAGE;
-        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE;
         const int left = left_at(now), unread = left_at(now + STAGES - 1);
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads(); /* this stage is complete; the previous one is free */
-        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
-        fragment<TN, COLUMNS>(line + AFTER_A + here.column0, here.column, y[0]);
+        load_term(line, 0, 0);
         if (unread > 0) {
             a.fetch(q.a, free, unread);
             b.fetch(q.b, free + AFTER_A, unread);
@@ -194,22 +175,16 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         const bool whole = left == DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
             UNROLLED(p, DEPTH) {
-                if (p + 1 < DEPTH) {
-                    const float *below = line + (p + 1) * PanelA::LINE;
-                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
-                    below = line + AFTER_A + (p + 1) * PanelB::LINE;
-                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
-                }
+                if (p + 1 < DEPTH)
+                    load_term(line, p + 1, (p + 1) % 2);
                 l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
-            l.advance(DEPTH, t);
+            l.advance(DEPTH, q.t);
         }
         for (int p = 0; !whole && p < left; p++) {
-            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
-            fragment<TN, COLUMNS>(line + AFTER_A + p * PanelB::LINE + here.column0, here.column,
-                                  y[0]);
+            load_term(line, p, 0);
             l.add(l.odd, x[0], y[0]);
-            l.advance(1, t);
+            l.advance(1, q.t);
         }
         l.swap_chains();
         if (unread > 0) {
@@ -218,7 +193,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         }
     }
     gckpti_cp_async_wait<0>();
-    product_end<BM, BN, TM, TN, MIXED>(q, l.c);
+    init_or_store<BM, BN, TM, TN, MIXED, true>(q, l.c);
 }
 
 template <int BM, int BN, int TM, int TN, bool MIXED, class A, class B>
@@ -292,7 +267,7 @@ Gemm gemm_of(const gckpti_product *t, int mixed)
     return { *t,
              operand_of(&t->a, t->m, t->k, mixed),
              operand_of(&t->b, t->n, t->k, mixed),
-             t->c_stride % 4 == 0 && aligned(t->c),
+             t->c_stride % 4 == 0 && aligned(t->c, t->c_halves),
              t->m * t->c_stride,
              {} };
 }

@@ -76,8 +76,8 @@ __device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsign
  * columns (keys; queries of each head of the group) that one of the rows sees. */
 template <bool KEYS, int N = TILE> struct HeadRows {
     const Heads &h;
-    int64_t batch_row, rows_at, columns_at; /* offsets of row 0 and column 0 of the heads */
-    int head, first;                        /* first row */
+    int64_t rows_at, columns_at; /* offsets of row 0 and column 0 of the heads */
+    int batch_row, head, first;  /* first row */
     Keys visible;
     int begin, end, tiles; /* first column, in whole tiles; after the last one; number of tiles */
 
@@ -86,8 +86,9 @@ template <bool KEYS, int N = TILE> struct HeadRows {
         const int down = (count() + TILE - 1) / TILE, tile = block % down;
         const int heads = KEYS ? h.heads / h.group : h.heads;
         batch_row = block / down / heads, head = block / down % heads;
-        const int64_t queries = batch_row * h.t * h.c + (int64_t)head * (KEYS ? h.group : 1) * h.d;
-        const int64_t keys = batch_row * h.s * h.kc + (int64_t)(KEYS ? head : head / h.group) * h.d;
+        const int64_t all = batch_row, group = h.group;
+        const int64_t queries = all * h.t * h.c + head * (KEYS ? group : 1) * h.d;
+        const int64_t keys = all * h.s * h.kc + (KEYS ? head : head / group) * h.d;
         rows_at = KEYS ? keys : queries, columns_at = KEYS ? queries : keys;
         first = TILE * (KEYS ? tile : down - 1 - tile); /* queries with most keys come first */
         visible = keys_of_row(h.keys, h.lengths, batch_row);
@@ -107,6 +108,11 @@ template <bool KEYS, int N = TILE> struct HeadRows {
     __device__ int query_head(int step) const
     {
         return KEYS ? head * h.group + step / tiles : head;
+    }
+    /* Returns the index, in (B,heads,T), of that head's first query. */
+    __device__ int64_t first_query(int step) const
+    {
+        return ((int64_t)batch_row * h.heads + query_head(step)) * h.t;
     }
     /* Returns how many rows after its key the query of (row 0, column 0) is. */
     __device__ int lag(int step) const

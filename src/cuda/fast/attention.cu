@@ -108,24 +108,24 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         add_terms<D, n, FROM, true>(s, b, o, FROM ? visible - row : visible + row);
 }
 
-/* A warp has 16 rows of the block's 64; a thread has rows `row` and `row` + 8 of them and, of each 8
+/* A warp has 16 of the rows; a thread has rows `row` and `row` + 8 of the block and, of each 8
  * columns of a tile, `pair` and `pair` + 1. */
 template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n> {
-    typedef HeadRows<KEYS, n> Rows;
+    typedef HeadRows<KEYS, n> Base;
     int warp_row, row, pair;
 
-    __device__ __forceinline__ explicit MmaBlock(const MmaAttention &p)
-        : Rows(p, (int)blockIdx.x), warp_row((int)threadIdx.x / 32 * 16),
+    __device__ __forceinline__ MmaBlock(const MmaAttention &p, int block)
+        : Base(p, block), warp_row((int)threadIdx.x / 32 * 16),
           row(warp_row + (int)threadIdx.x % 32 / 4), pair((int)threadIdx.x % 4 * 2)
     {
     }
     __device__ __forceinline__ void copy_rows(const uint16_t *x, uint16_t *tile) const
     {
-        Rows::template stage_rows<D, 128, Swizzled<D>, false>(x, 0, tile);
+        Base::template stage_rows<D, 128, Swizzled<D>, false>(x, 0, tile);
     }
     __device__ __forceinline__ void copy_columns(const uint16_t *x, int step, uint16_t *tile) const
     {
-        Rows::template stage_columns<D, 128, Swizzled<D>, false>(x, step, 0, tile);
+        Base::template stage_columns<D, 128, Swizzled<D>, false>(x, step, 0, tile);
     }
     /* Stores o * times; keys that no query sees get 0. */
     __device__ __forceinline__ void store(const MmaAttention &p, const Results &y, int accumulate,
@@ -167,7 +167,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    const MmaBlock<false, D, 64> at(p);
+    const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     float o[D / 8][4] = {}, s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     at.copy_rows(p.q, q);
     const auto stage = [&](int step) {
@@ -200,18 +200,18 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         }
         add_product<D, 8, false>(s, v + step % 2 * SIZE, o, at.lag(step), at.warp_row);
     });
+    const MmaBlock<false, D, 64> to(p, gckpti_block_index());
     UNROLLED(half, 2) {
-        const int i = at.first + at.row + half * 8;
+        const int i = to.first + to.row + half * 8;
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
-        if (p.saved && i < p.t && at.pair == 0)
-            p.saved[(at.batch_row * p.heads + at.head) * p.t + i] =
-                max[half] * LN2 + gckpti_log(sum[half]);
+        if (p.saved && i < p.t && to.pair == 0)
+            p.saved[to.first_query(0) + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
-        at.store(p, p.out, 0, o, sum);
+        to.store(p, p.out, 0, o, sum);
 }
 
 /* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
@@ -234,15 +234,14 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
     uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
     SHARED(float, saved, [2][n]); /* KEYS: of the queries of two tiles */
     SHARED(float, delta, [2][n]);
-    const MmaBlock<KEYS, D, n> at(p);
+    const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
-    const auto load_saved = [&](int head, int i, float *saved_of, float *delta_of) {
-        const int64_t query = (at.batch_row * p.heads + head) * p.t + i;
-        *saved_of = i < p.t ? p.saved[query] : INFINITY;
-        *delta_of = i < p.t ? p.delta[query] : 0.0f;
+    const auto load_saved = [&](int step, int i, float *saved_of, float *delta_of) {
+        *saved_of = i < p.t ? p.saved[at.first_query(step) + i] : INFINITY;
+        *delta_of = i < p.t ? p.delta[at.first_query(step) + i] : 0.0f;
     };
     UNROLL for (int half = 0; half < 2 && !KEYS; half++)
-        load_saved(at.head, at.first + at.row + half * 8, &mine[0][half], &mine[1][half]);
+        load_saved(0, at.first + at.row + half * 8, &mine[0][half], &mine[1][half]);
     at.copy_rows(KEYS ? p.k : p.q, rows[0]);
     at.copy_rows(KEYS ? p.v : p.g, rows[1]);
     const auto stage = [&](int step) {
@@ -250,7 +249,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
         at.copy_columns(KEYS ? p.q : p.k, step, columns[0] + to * PART);
         at.copy_columns(KEYS ? p.g : p.v, step, columns[1] + to * PART);
         if (KEYS && thread < n)
-            load_saved(at.query_head(step), at.column(step) + thread, &saved[to][thread],
+            load_saved(step, at.column(step) + thread, &saved[to][thread],
                        &delta[to][thread]);
     };
     pipeline(at.steps(), stage, [&](int step) {
