@@ -72,15 +72,21 @@ template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlo
         const int more = (int)threadIdx.x / 16 + STEP * r - column_in_tile(c);
         return column_in_tile(c) < at.columns(step) && is_visible(at.lag(step) + more, a.window);
     }
-    /* Returns the score of a dot product, which cap_scores may have capped. */
-    __device__ float score(float x, int r, int c, int step) const
+    /* Returns the mask of row r from the first column on, or NULL if there is none. */
+    __device__ const float *mask_of(int r, int step) const
     {
-        const int column = at.column(step) + column_in_tile(c);
-        const int64_t i = KEYS ? column : row_of(r), j = KEYS ? row_of(r) : column;
-        const int64_t *by = a.mask.step, head = at.query_head(step);
+        const int64_t *by = a.mask.step, head = at.query_head(step), row = row_of(r);
+        return R == 4 && !MIXED && a.mask.x && row < at.count()
+                   ? a.mask.x + at.batch_row * by[0] + head * by[1] + row * by[2 + KEYS] +
+                         at.column(step) * by[3 - KEYS]
+                   : NULL;
+    }
+    /* Returns the score of a dot product, which cap_scores may have capped. */
+    __device__ float score(float x, const float *mask, int c, int step) const
+    {
         x = gckpti_mul(x, a.after);
-        if (R == 4 && !MIXED && a.mask.x && i < a.t && j < a.s)
-            x += a.mask.x[at.batch_row * by[0] + head * by[1] + i * by[2] + j * by[3]];
+        if (mask && column_in_tile(c) < at.columns(step))
+            x += mask[column_in_tile(c) * a.mask.step[3 - KEYS]];
         return x;
     }
 
@@ -189,8 +195,10 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             cap_scores<R>(x[0], a, p);
         UNROLLED(r, R)
         {
+            const float *mask = block.mask_of(r, step);
             UNROLLED(c, 4)
-            x[0][r][c] = block.sees(r, c, step) ? block.score(x[0][r][c], r, c, step) : -INFINITY;
+            x[0][r][c] =
+                block.sees(r, c, step) ? block.score(x[0][r][c], mask, c, step) : -INFINITY;
             const float factor = online_row(x[0][r], step == 0, &max[r], &sum[r]);
             UNROLLED(n, N)
             if (step > 0)
@@ -235,16 +243,20 @@ __device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Atten
     const int64_t of_head = block.at.first_query(step);
     if (a.cap > 0.0f)
         cap_scores<R>(x[0], a, scratch);
-    UNROLLED(r, R) UNROLLED(c, 4)
+    UNROLLED(r, R)
     {
-        const int column = block.at.column(step) + block.column_in_tile(c);
-        const int query = KEYS ? column : block.row_of(r);
-        const float saved = query < a.t ? a.saved[of_head + query] : 0.0f;
-        float d = x[1][r][c] - (query < a.t ? a.delta[of_head + query] : 0.0f);
-        if (a.cap > 0.0f)
-            d *= gckpti_softcap_deriv(x[0][r][c], 1.0f / a.cap);
-        x[0][r][c] = gckpti_exp(block.score(x[0][r][c], r, c, step) - saved);
-        x[1][r][c] = x[0][r][c] * d * a.scale;
+        const float *mask = block.mask_of(r, step);
+        UNROLLED(c, 4)
+        {
+            const int column = block.at.column(step) + block.column_in_tile(c);
+            const int query = KEYS ? column : block.row_of(r);
+            const float saved = query < a.t ? a.saved[of_head + query] : 0.0f;
+            float d = x[1][r][c] - (query < a.t ? a.delta[of_head + query] : 0.0f);
+            if (a.cap > 0.0f)
+                d *= gckpti_softcap_deriv(x[0][r][c], 1.0f / a.cap);
+            x[0][r][c] = gckpti_exp(block.score(x[0][r][c], mask, c, step) - saved);
+            x[1][r][c] = x[0][r][c] * d * a.scale;
+        }
     }
 }
 

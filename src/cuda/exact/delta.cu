@@ -95,7 +95,8 @@ __device__ void delta_gradients(const gckpti_delta_step *s)
         gckpti_put(s->ddecay, total, s->add[3]);
 }
 
-__global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
+__global__ void __launch_bounds__(DELTA_THREADS, 2)
+    delta_backward_kernel(gckpti_delta_call s, int64_t floats)
 {
     const int64_t row = blockIdx.x / s.o.key_heads, first = blockIdx.x % s.o.key_heads * s.group;
     float *workspace = s.workspace + blockIdx.x * floats;

@@ -141,9 +141,9 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, q.t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, q.t.n);
-    const int count = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (count - 1LL) * DEPTH);
+    const int n = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (n - 1LL) * DEPTH);
     const auto left_at = [&](int stage) { /* returns its number of terms */
-        return stage + 1 < count ? DEPTH : stage < count ? last : 0;
+        return stage + 1 < n ? DEPTH : stage < n ? last : 0;
     };
     float x[2][TM], y[2][TN];
     const auto load_term = [&](const float *line, int p, int to) {
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
         }
         gckpti_cp_async_commit();
     }
-    for (int now = 0; now < count; now++) {
+    for (int now = 0; now < n; now++) {
         const float *line = ring + now % STAGES * STAGE;
         float *free = ring + (now + STAGES - 1) % STAGES * STAGE;
         const int left = left_at(now), unread = left_at(now + STAGES - 1);

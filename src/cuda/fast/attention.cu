@@ -162,7 +162,9 @@ template <class S, class U> __device__ __forceinline__ void pipeline(int n, S st
     }
 }
 
-template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
+template <int D>
+__global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
+    mma_attention_forward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
