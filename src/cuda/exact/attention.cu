@@ -72,14 +72,19 @@ template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlo
         const int more = (int)threadIdx.x / 16 + STEP * r - column_in_tile(c);
         return column_in_tile(c) < at.columns(step) && is_visible(at.lag(step) + more, a.window);
     }
-    /* Returns the mask of row r from the first column on, or NULL if there is none. */
-    __device__ const float *mask_of(int r, int step) const
+    /* Return the mask of a step's head (its place is computed again, since registers are few); of
+     * row r, from the first column on. */
+    __device__ const float *mask_of_head(int step) const
     {
-        const int64_t *by = a.mask.step, head = at.query_head(step), row = row_of(r);
-        return R == 4 && !MIXED && a.mask.x && row < at.count()
-                   ? a.mask.x + at.batch_row * by[0] + head * by[1] + row * by[2 + KEYS] +
-                         at.column(step) * by[3 - KEYS]
-                   : NULL;
+        const HeadRows<KEYS> here(a, gckpti_block_index() / a.slices);
+        const int64_t *by = a.mask.step, head = here.query_head(step);
+        return a.mask.x + here.batch_row * by[0] + head * by[1];
+    }
+    __device__ const float *mask_of_row(const float *mask, int r, int step) const
+    {
+        const int64_t *by = a.mask.step, row = row_of(r);
+        return mask && row < at.count() ? mask + row * by[2 + KEYS] + at.column(step) * by[3 - KEYS]
+                                        : NULL;
     }
     /* Returns the score of a dot product, which cap_scores may have capped. */
     __device__ float score(float x, const float *mask, int c, int step) const
@@ -189,13 +194,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     typedef HeadBlock<false, false, R, WIDTH, MIXED> Queries;
     const Queries block(a, (float *)scratch, (int)blockIdx.x);
     float o[R][N] = {}, x[2][R][4], max[R] = {}, sum[R] = {}, *p = block.columns[0];
-    for (int step = 0; step < block.at.tiles; step++) {
+    for (int step = 0; block.at.column(step) < block.at.end; step++) {
         block.all_dots(x, step);
         if (a.cap > 0.0f)
             cap_scores<R>(x[0], a, p);
+        const float *head_mask = R == 4 && !MIXED && a.mask.x ? block.mask_of_head(step) : NULL;
         UNROLLED(r, R)
         {
-            const float *mask = block.mask_of(r, step);
+            const float *mask = block.mask_of_row(head_mask, r, step);
             UNROLLED(c, 4)
             x[0][r][c] =
                 block.sees(r, c, step) ? block.score(x[0][r][c], mask, c, step) : -INFINITY;
@@ -243,9 +249,10 @@ __device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Atten
     const int64_t of_head = block.at.first_query(step);
     if (a.cap > 0.0f)
         cap_scores<R>(x[0], a, scratch);
+    const float *head_mask = R == 4 && !MIXED && a.mask.x ? block.mask_of_head(step) : NULL;
     UNROLLED(r, R)
     {
-        const float *mask = block.mask_of(r, step);
+        const float *mask = block.mask_of_row(head_mask, r, step);
         UNROLLED(c, 4)
         {
             const int column = block.at.column(step) + block.column_in_tile(c);
