@@ -16,8 +16,8 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
  *     >>common    fill, add, convert, update, dequantise                                       715
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3759
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3552
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1335
  *     >>backend   which kernels there are, the self-test, the table                            301
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
@@ -2456,18 +2456,81 @@ enum {
     ASYNC = 8   /* read by cp.async */
 };
 
-/* A matrix operand: its address and its strides, in bytes. */
+/* A matrix operand: its address and its strides, in bytes. Like Gather (conv.cu), it tells where a
+ * chunk begins, moves to the one DEPTH terms later, and reads it. */
 struct Operand {
+    typedef const char *Cursor;
     const char *base;
     int64_t row, step, matrix; /* to the next row, term, matrix */
     int64_t element, panel;    /* to the next element of a chunk; to the term DEPTH later */
     int flags;
+
+    __device__ __forceinline__ Cursor cursor(int64_t of_matrix, int64_t x, int64_t k) const
+    {
+        return base + of_matrix * matrix + x * row + k * step;
+    }
+    __device__ __forceinline__ void advance(Cursor *at) const { *at += panel; }
+    template <bool MIXED> __device__ __forceinline__ float element_at(Cursor at) const
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (flags & NARROW)
+            return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the first n elements of a chunk. */
+    template <bool MIXED> __device__ __forceinline__ float4 read(Cursor at, int n) const
+    {
+        if (!MIXED && flags & ALIGNED)
+            return *(const float4 *)at;
+        return { element_at<MIXED>(at), n > 1 ? element_at<MIXED>(at + element) : 0.0f,
+                 n > 2 ? element_at<MIXED>(at + 2 * element) : 0.0f,
+                 n > 3 ? element_at<MIXED>(at + 3 * element) : 0.0f };
+    }
 };
 
-struct Product {
+/* An index that counts columns of lines of images, and steps from each to the next, in elements. */
+struct Place {
+    int image, line, column;
+};
+struct Grid {
+    int lines, columns;
+    int64_t steps[3]; /* images, lines, columns */
+
+    __device__ Place at(int64_t i) const
+    {
+        const int64_t above = i / columns, before = above / lines;
+        return { (int)before, (int)(above - before * lines), (int)(i - above * columns) };
+    }
+    __device__ void advance(Place *p, int n) const
+    {
+        for (p->column += n; p->column >= columns; p->column -= columns)
+            if (++p->line == lines)
+                p->line = 0, p->image++;
+    }
+    __device__ int64_t offset(int64_t image, int64_t line, int64_t column) const
+    {
+        return image * steps[0] + line * steps[1] + column * steps[2];
+    }
+};
+
+/* A product. Operands are Operand or, for convolutions, Gather. */
+template <class A, class B> struct Product {
+    static constexpr bool SCATTERED = !std::is_same<B, Operand>::value; /* rows of c, by `rows` */
     gckpti_product t;
-    Operand a, b;
-    bool aligned; /* rows of c can be written 16 bytes at a time */
+    A a;
+    B b;
+    bool aligned;     /* rows of c can be written 16 bytes at a time */
+    int64_t c_matrix; /* elements from a matrix of c to the next */
+    Grid rows;
+
+    /* Returns the offset of a row of c. */
+    __device__ __forceinline__ int64_t c_row(int matrix, int64_t row) const
+    {
+        const Place to = SCATTERED ? rows.at(row) : Place{};
+        return matrix * c_matrix +
+               (SCATTERED ? rows.offset(to.image, to.line, to.column) : row * t.c_stride);
+    }
 };
 
 /* Describes an operand. all: the number of rows of C for A, of columns for B. */
@@ -2486,14 +2549,14 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 }
 
 /* An operand's part of a stage: DEPTH lines of WIDTH elements; a thread reads CHUNKS chunks. */
-template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
         ALL = WIDTH * DEPTH / 4,
         CHUNKS = (ALL + THREADS - 1) / THREADS,
         FLOATS = DEPTH * LINE
     };
-    const char *from[CHUNKS];
+    typename OF::Cursor from[CHUNKS];
     int valid[CHUNKS]; /* elements of a chunk that exist, for single loads */
     float4 regs[CHUNKS];
 
@@ -2514,7 +2577,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     }
     /* Begins at row x0 of `all` rows (B: columns). In place of rows after the last, row 0 is read:
      * it belongs to elements of C that are not written. */
-    __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
+    __device__ __forceinline__ void begin(const OF &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
@@ -2522,41 +2585,27 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             x = left > 0 ? x : 0;
             left = left > 0 ? left : all;
             valid[i] = along || left > 4 ? 4 : (int)left;
-            from[i] = f.base + matrix * f.matrix + x * f.row + k_of(i, along) * f.step;
+            from[i] = f.cursor(matrix, x, k_of(i, along));
         }
     }
-    static __device__ __forceinline__ float element(const Operand &f, const char *at)
-    {
-        if (!MIXED)
-            return *(const float *)at;
-        if (f.flags & NARROW)
-            return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
-        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
-    }
     /* Reads the next panel, of `terms` terms, to shared memory or into registers. */
-    __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
+    __device__ __forceinline__ void fetch(const OF &f, float *to, int terms)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
             int p = k_of(i, along);
             if (in_range(i) && p < terms) {
-                if (BY_ASYNC) {
+                if constexpr (BY_ASYNC)
                     gckpti_cp_async16_full(to + p * LINE + row_of(i, along), from[i]);
-                } else if (!MIXED && f.flags & ALIGNED) {
-                    regs[i] = *(const float4 *)from[i];
-                } else {
-                    int n = along && terms - p < 4 ? terms - p : valid[i];
-                    regs[i].x = element(f, from[i]);
-                    regs[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
-                    regs[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
-                    regs[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
-                }
+                else
+                    regs[i] = f.template read<MIXED>(
+                        from[i], along && terms - p < 4 ? terms - p : valid[i]);
             }
-            from[i] += f.panel;
+            f.advance(&from[i]);
         }
     }
     /* Writes the registers to shared memory. */
-    __device__ __forceinline__ void put(const Operand &f, float *to)
+    __device__ __forceinline__ void put(const OF &f, float *to)
     {
         bool along = f.flags & ALONG;
         UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
@@ -2649,8 +2698,9 @@ template <int R, int N, bool MIXED> struct Block {
 /* The position of a thread's elements of C. Blocks take 8 rows of tiles at a time, column after
  * column, so that concurrent blocks read the same lines of A and B from L2. Bits 0, 2 and 4 of the
  * lane number its column, bits 1 and 3 its row: see panel.cu. */
+enum { ROW_LANES = 4, COLUMN_LANES = 8 };
 template <int BM, int BN, int TM, int TN> struct TileCoords {
-    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    enum { ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
     int row0, column0; /* first row and column of the warp in the tile */
     int row, column;   /* of the lane */
@@ -2674,64 +2724,38 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     {
         return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
-    /* Returns the offset of the tile in C. */
-    __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
+    /* Return row and column of such an element in C. */
+    __device__ __forceinline__ int64_t c_row(int i) const { return (int64_t)tile_row * BM + y(i); }
+    __device__ __forceinline__ int64_t c_column(int j) const
     {
-        return (matrix * t.m + (int64_t)tile_row * BM) * t.c_stride + (int64_t)tile_column * BN;
-    }
-    __device__ __forceinline__ int rows(const gckpti_product &t) const
-    {
-        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
-    }
-    __device__ __forceinline__ int columns(const gckpti_product &t) const
-    {
-        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+        return (int64_t)tile_column * BN + x(j);
     }
 };
 
-/* Initialises chains: with C's old value, the bias or +0 (as gckpti_mixed_start). */
-template <int BM, int BN, int TM, int TN, bool MIXED>
-__device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
+/* Loads a thread's elements: C's old value, the bias or +0 (as gckpti_mixed_start). END: stores. */
+template <int BM, int BN, int TM, int TN, bool MIXED, bool END, class Q>
+__device__ __forceinline__ void init_or_store(const Q &q, float (*c)[TN])
 {
-    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    int64_t corner = here.corner(t), pitch = t.accumulate ? t.c_stride : t.initial_stride;
-    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
-    const float *from = t.accumulate ? t.c + corner
-                        : t.initial  ? t.initial + (int64_t)here.tile_row * BM * pitch +
-                                          (int64_t)here.tile_column * BN
-                                     : NULL;
-    UNROLLED(i, TM) UNROLLED(j, TN) {
-        bool inside = here.y(i) < rows && here.x(j) < columns;
-        int64_t at = here.y(i) * pitch + here.x(j);
-        float d = from && !narrow && inside ? from[at] : 0.0f;
-        if (narrow && inside)
-            d = gckpti_from_bf16(t.c_halves[corner + at]);
-        c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
-    }
-}
-
-template <int BM, int BN, int TM, int TN, bool MIXED>
-__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
-{
+    enum { N = TN % 4 ? 2 : 4 }; /* elements at a time */
     const gckpti_product &t = q.t;
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    int64_t corner = here.corner(t);
-    int rows = here.rows(t), columns = here.columns(t);
-    UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
-    {
-        int64_t at = corner + here.y(i) * t.c_stride + here.x(j);
-        if (!MIXED && j + 4 <= TN) {
-            if (here.y(i) < rows)
-                write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
-            continue;
-        }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* write_vec would take 7 more registers */
+    const bool of_c = END || t.accumulate;
+    const Results out = { t.c, MIXED && !t.c ? t.c_halves : NULL };
+    const Values from = of_c ? Values(out) : Values{ t.initial, NULL };
+    UNROLLED(i, TM) {
+        const int64_t row = here.c_row(i);
+        const int64_t line = of_c ? q.c_row(here.matrix, row)
+                                  : here.matrix * t.n + row * t.initial_stride;
+        UNROLL for (int j = 0; j < TN; j += N)
         {
-            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
-                t.c[at + l] = c[i][j + l];
-            else if (here.y(i) < rows && here.x(j) + l < columns)
-                t.c_halves[at + l] = gckpti_to_bf16(c[i][j + l]);
+            const int64_t column = here.c_column(j), left = row < t.m ? t.n - column : 0;
+            if (END)
+                write_vec<N>(out, line + column, left, q.aligned, &c[i][j]);
+            else
+                read_vec<N>(from, line + column, left, of_c && q.aligned, &c[i][j]);
         }
+        UNROLL for (int j = 0; j < TN && MIXED && !END; j++) c[i][j] =
+            gckpti_flush_to_zero(c[i][j]);
     }
 }
 
@@ -2795,99 +2819,103 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
 /* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
  * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0.
  * So are the terms of a stage within which a block ends. */
-template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED, class A, class B>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
-    product_kernel(const __grid_constant__ Product q)
+    product_kernel(const __grid_constant__ Product<A, B> q)
 {
-    typedef TileCoords<BM, BN, TM, TN> Pos;
-    enum { THREADS = BM * BN / (TM * TN), ROWS = Pos::ROW_LANES, COLUMNS = Pos::COLUMN_LANES };
-    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
-    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
-    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    enum { THREADS = BM * BN / (TM * TN) };
+    typedef Panel<A, BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<B, BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { AFTER_A = PanelA::FLOATS, STAGE = AFTER_A + PanelB::FLOATS };
     SHARED(float4, stages, [STAGES * STAGE / 4]);
     float *ring = (float *)stages;
-    const gckpti_product &t = q.t;
-    Pos here(t, (int)threadIdx.x, (int)blockIdx.x);
+    const TileCoords<BM, BN, TM, TN> here(q.t, (int)threadIdx.x, (int)blockIdx.x);
     Accumulators<TM, TN, MIXED> l;
-    product_start<BM, BN, TM, TN, MIXED>(t, l.c);
-    l.begin(t);
+    init_or_store<BM, BN, TM, TN, MIXED, false>(q, l.c);
+    l.begin(q.t);
 
     PanelA a;
     PanelB b;
-    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
-    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    int left = (int)t.k; /* terms left */
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, q.t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, q.t.n);
+    const int n = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (n - 1LL) * DEPTH);
+    const auto left_at = [&](int stage) { /* returns its number of terms */
+        return stage + 1 < n ? DEPTH : stage < n ? last : 0;
+    };
+    float x[2][TM], y[2][TN];
+    const auto load_term = [&](const float *line, int p, int to) {
+        const float *columns = line + AFTER_A + p * PanelB::LINE + here.column0;
+        fragment<TM, ROW_LANES>(line + p * PanelA::LINE + here.row0, here.row, x[to]);
+        fragment<TN, COLUMN_LANES>(columns, here.column, y[to]);
+    };
     for (int s = 0; s < STAGES - 1; s++) {
-        if (left > s * DEPTH) {
-            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
-            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+        if (left_at(s) > 0) {
+            a.fetch(q.a, ring + s * STAGE, left_at(s));
+            b.fetch(q.b, ring + s * STAGE + AFTER_A, left_at(s));
             a.put(q.a, ring + s * STAGE);
-            b.put(q.b, ring + s * STAGE + B);
+            b.put(q.b, ring + s * STAGE + AFTER_A);
         }
         gckpti_cp_async_commit();
     }
-    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+    for (int now = 0; now < n; now++) {
         const float *line = ring + now % STAGES * STAGE;
-        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
-        int unread = left - (STAGES - 1) * DEPTH;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE;
+        const int left = left_at(now), unread = left_at(now + STAGES - 1);
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads(); /* this stage is complete; the previous one is free */
-        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
-        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        load_term(line, 0, 0);
         if (unread > 0) {
             a.fetch(q.a, free, unread);
-            b.fetch(q.b, free + B, unread);
+            b.fetch(q.b, free + AFTER_A, unread);
         }
         gckpti_cp_async_commit();
-        const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
+        const bool whole = left == DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
             UNROLLED(p, DEPTH) {
-                if (p + 1 < DEPTH) {
-                    const float *below = line + (p + 1) * PanelA::LINE;
-                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
-                    below = line + B + (p + 1) * PanelB::LINE;
-                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
-                }
+                if (p + 1 < DEPTH)
+                    load_term(line, p + 1, (p + 1) % 2);
                 l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
-            l.advance(DEPTH, t);
+            l.advance(DEPTH, q.t);
         }
-        for (int p = 0; !whole && p < left && p < DEPTH; p++) {
-            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
-            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+        for (int p = 0; !whole && p < left; p++) {
+            load_term(line, p, 0);
             l.add(l.odd, x[0], y[0]);
-            l.advance(1, t);
+            l.advance(1, q.t);
         }
         l.swap_chains();
         if (unread > 0) {
             a.put(q.a, free);
-            b.put(q.b, free + B);
+            b.put(q.b, free + AFTER_A);
         }
     }
     gckpti_cp_async_wait<0>();
-    product_end<BM, BN, TM, TN, MIXED>(q, l.c);
+    init_or_store<BM, BN, TM, TN, MIXED, true>(q, l.c);
 }
 
-template <int BM, int BN, int TM, int TN, bool MIXED>
-void run_tile(const gckpt_call *call, const Product *q)
+template <int BM, int BN, int TM, int TN, bool MIXED, class A, class B>
+void run_tile(const gckpt_call *call, const Product<A, B> *q)
 {
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
-    if constexpr (MIXED)
-        run<product_kernel<BM, BN, TM, TN, 0, true>>(call, grid, block, 0, *q);
-    else if (q->a.flags & q->b.flags & ASYNC)
-        run<product_kernel<BM, BN, TM, TN, 2, false>>(call, grid, block, 0, *q);
-    else if (q->b.flags & ASYNC)
-        run<product_kernel<BM, BN, TM, TN, 1, false>>(call, grid, block, 0, *q);
-    else
-        run<product_kernel<BM, BN, TM, TN, 0, false>>(call, grid, block, 0, *q);
+    if constexpr (!MIXED && std::is_same<A, Operand>::value)
+        if (q->a.flags & q->b.flags & ASYNC)
+            return run<product_kernel<BM, BN, TM, TN, 2, false, A, B>>(call, grid, block, 0,
+                                                                                *q);
+    if constexpr (!MIXED && std::is_same<B, Operand>::value)
+        if (q->b.flags & ASYNC)
+            return run<product_kernel<BM, BN, TM, TN, 1, false, A, B>>(call, grid, block, 0,
+                                                                                *q);
+    run<product_kernel<BM, BN, TM, TN, 0, MIXED, A, B>>(call, grid, block, 0, *q);
 }
 
-struct Tile {
+template <class Q> struct TileOf {
     int m, n;
     double speed; /* estimated fma per 100 issue slots; small tiles wait for L2 */
-    void (*run)(const gckpt_call *call, const Product *q);
+    void (*run)(const gckpt_call *call, const Q *q);
 };
+typedef Product<Operand, Operand> Gemm;
+typedef TileOf<Gemm> Tile;
 const Tile EXACT_TILES[] = {
     { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
     { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
@@ -2906,11 +2934,12 @@ const Tile MIXED_TILES[] = {
 /* Returns the tile with which the busiest multiprocessor ends first. Small gradients need small
  * tiles: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 multiprocessors idle; 128 blocks
  * of 96 x 48 use 97 % of 132, as they do for 768 x 2304 and 768 x 3072. */
-const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
+template <class Q>
+const TileOf<Q> *best_tile(const TileOf<Q> *tiles, int count, const gckpti_product *t, int sms)
 {
-    const Tile *best = NULL;
+    const TileOf<Q> *best = NULL;
     double least = 0;
-    for (const Tile *i = tiles; i < tiles + count; i++) {
+    for (const TileOf<Q> *i = tiles; i < tiles + count; i++) {
         int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
         double waves = (double)((n + sms - 1) / sms);
         double time = waves * i->m * i->n / i->speed;
@@ -2930,13 +2959,21 @@ int attribute_of(const gckpt_call *call, cudaDeviceAttr which)
 
 int sm_count(const gckpt_call *call) { return attribute_of(call, cudaDevAttrMultiProcessorCount); }
 
+Gemm gemm_of(const gckpti_product *t, int mixed)
+{
+    return { *t,
+             operand_of(&t->a, t->m, t->k, mixed),
+             operand_of(&t->b, t->n, t->k, mixed),
+             t->c_stride % 4 == 0 && aligned(t->c, t->c_halves),
+             t->m * t->c_stride,
+             {} };
+}
+
 /* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
-    int mixed = call->precision != GCKPT_FP32;
-    const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
-                        operand_of(&t->b, t->n, t->k, mixed),
-                        t->c_stride % 4 == 0 && aligned(t->c) };
+    const int mixed = call->precision != GCKPT_FP32;
+    const Gemm q = gemm_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
@@ -2978,287 +3015,153 @@ void broadcast_matmul_by(const gckpt_call *call, bool backward)
 
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
-/* ---- conv2d and its transpose: products with a matrix that is not stored ---- m results (windows
- * of all rows; for dw: taps x channels) of some columns are chains of k terms (taps x channels; for
- * dw: windows), with 0 outside the image. UP, the transpose, runs in phases (gckpti_run_conv), each
- * such a product. Axes are shorter than 2^31; addresses have 64 bits. */
-struct ConvGemm {
-    gckpti_conv_sizes z;
-    gckpti_axis_map r[2];
-    const float *from, *w, *start;
-    float *out;
-    int64_t m, k;
-    int source, all;            /* channels of a pixel; channels of a result */
-    int depth, columns;         /* channels of a group: in the terms; in the results */
-    int term_step, column_step; /* steps in w */
-    int accumulate;
-    bool up, aligned; /* aligned: results can be written 16 bytes at a time */
+/* ---- conv2d and its transpose: products with a matrix that is not stored. It has a row for each
+ * place (windows of all images or, for UP, which runs in phases, pixels) and a column for each
+ * channel of each tap, which is 0 outside the image. DW multiplies its transpose. ---- */
+struct Gather {
+    struct Cursor {
+        int group;
+        Place place, tap;
+    };
+    const float *base;
+    Grid places, taps; /* steps of the latter, by line, pixel and channel, are those in w */
+    int stride[2], dilation[2], first[2], size[2]; /* of lines and pixels: see gckpti_axis_map */
+    int flags;                                     /* ALONG: rows are places, else terms are */
+
+    __device__ __forceinline__ Cursor cursor(int64_t group, int64_t x, int64_t k) const
+    {
+        const bool along = flags & ALONG;
+        return { (int)group, places.at(along ? x : k), taps.at(along ? k : x) };
+    }
+    __device__ __forceinline__ void advance(Cursor *at) const
+    {
+        flags & ALONG ? taps.advance(&at->tap, DEPTH) : places.advance(&at->place, DEPTH);
+    }
+    /* Returns the address of a channel of a tap, or NULL outside the image. */
+    __device__ __forceinline__ const float *address(const Cursor &at) const
+    {
+        const int y = at.place.line * stride[0] + at.tap.image * dilation[0] + first[0];
+        const int x = at.place.column * stride[1] + at.tap.line * dilation[1] + first[1];
+        const bool inside = y >= 0 && y < size[0] && x >= 0 && x < size[1];
+        const int64_t channel = (int64_t)at.group * taps.columns + at.tap.column;
+        return inside ? base + places.offset(at.place.image, y, x) + channel : NULL;
+    }
+    __device__ __forceinline__ float value(const Cursor &at) const
+    {
+        const float *x = address(at);
+        return x ? *x : 0.0f;
+    }
+    template <bool> __device__ __forceinline__ float4 read(Cursor at, int n) const
+    {
+        float v[4] = {};
+        const float *x = address(at);
+        if (flags & ALIGNED)
+            return x ? *(const float4 *)x : float4{ 0.0f, 0.0f, 0.0f, 0.0f };
+        UNROLL for (int e = 0; e < 4; e++, taps.advance(&at.tap, 1)) v[e] =
+            e < n ? value(at) : 0.0f;
+        return { v[0], v[1], v[2], v[3] };
+    }
 };
 
-ConvGemm conv_gemm_of(const gckpti_conv *s)
+Gather gather_of(const gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
-    const int c = (int)z->c, o = (int)z->o, gc = (int)z->group_c, go = (int)z->group_o;
-    const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    const int64_t places = z->rows * s->r[0].results * s->r[1].results;
-    const int64_t terms = s->r[0].taps * s->r[1].taps * (up ? go : gc);
-    ConvGemm q = { *z, { s->r[0], s->r[1] }, s->from, s->w, s->start, s->out };
-    q.m = dw ? terms : places, q.k = dw ? places : terms;
-    q.source = up ? o : c, q.all = up ? c : o;
-    q.depth = up ? go : gc, q.columns = up ? gc : go;
-    q.term_step = up ? 1 : o, q.column_step = up ? o : 1;
-    q.accumulate = s->accumulate, q.up = up;
-    q.aligned = q.all % 4 == 0 && q.columns % 4 == 0 && aligned(q.out);
-    if (terms == 0) /* no tap contributes to this phase */
-        q.r[0].taps = 0, q.r[1].taps = 1;
-    return q;
-}
-
-/* Coordinates of a result: row of the batch, position (i, j) in the image; out() is its offset. */
-struct ConvCoords {
-    int64_t row;
-    int i, j;
-    __device__ __forceinline__ ConvCoords(const ConvGemm &s, int64_t place)
-    {
-        const int64_t line = place / s.r[1].results;
-        row = line / s.r[0].results;
-        i = (int)(line - row * s.r[0].results), j = (int)(place - line * s.r[1].results);
+    const gckpti_axis_map *r = s->r;
+    const bool up = s->kind == GCKPTI_CONV_UP;
+    const int64_t channels = up ? z->o : z->c, line = r[1].size * channels, tap = z->group_c * z->o;
+    Gather g = { s->from,
+                 { (int)r[0].results, (int)r[1].results, { r[0].size * line, line, channels } },
+                 { (int)r[1].taps, (int)(up ? z->group_o : z->group_c),
+                   { r[0].tap_step * z->taps[1] * tap, r[1].tap_step * tap, up ? 1 : z->o } } };
+    for (int i = 0; i < 2; i++) {
+        g.stride[i] = (int)r[i].stride, g.dilation[i] = (int)r[i].dilation;
+        g.first[i] = (int)r[i].first, g.size[i] = (int)r[i].size;
     }
-    __device__ __forceinline__ int64_t out(const ConvGemm &s) const
-    {
-        const int64_t *side = s.up ? s.z.image : s.z.windows;
-        const int64_t line = row * side[0] + i * s.r[0].out_step + s.r[0].out_first;
-        return (line * side[1] + j * s.r[1].out_step + s.r[1].out_first) * s.all;
-    }
-};
-
-/* Returns the position in the image, along an axis, that tap k of result i reads. */
-__device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
-{
-    return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
+    if (!g.taps.lines) /* no tap contributes to this phase */
+        g.taps.lines = 1;
+    const bool vecs = g.taps.columns % 4 == 0 && channels % 4 == 0 && aligned(g.base);
+    g.flags = (s->kind == GCKPTI_CONV_DW ? 0 : ALONG) | (vecs ? ALIGNED : 0);
+    return g;
 }
 
-__device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, int x)
+/* Returns the w of UP as an operand: its places are columns, its lines and pixels are taps. */
+Gather gather_taps(const Gather &image, const gckpti_conv *s, const float *w)
 {
-    return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
-}
-
-/* Returns element `at`, a channel of pixel (y, x), or 0 if the pixel is outside the image. */
-__device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
-{
-    const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
-    return inside ? s.from[at] : 0.0f;
-}
-
-__device__ __forceinline__ int64_t tap_of(const ConvGemm &s, int ky, int kx)
-{
-    const int64_t y = s.r[0].tap_first + ky * s.r[0].tap_step;
-    return (y * s.z.taps[1] + s.r[1].tap_first + kx * s.r[1].tap_step) * s.z.group_c * s.z.o;
-}
-
-__device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int channel)
-{
-    return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
+    Gather g = { w, { 1, 1, { s->z->o, image.taps.steps[0], image.taps.steps[1] } },
+                 image.taps, {}, { 1, 1 } };
+    for (int i = 0; i < 2; i++)
+        g.size[i] = (int)s->r[i].taps;
+    g.flags = ALONG | (g.taps.columns % 4 == 0 && s->z->o % 4 == 0 && aligned(w) ? ALIGNED : 0);
+    return g;
 }
 
 /* For groups of few columns: a thread computes a result, adjacent threads adjacent channels. */
-__global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
+typedef Product<Gather, Gather> Scattered;
+__global__ void conv_direct_kernel(const __grid_constant__ Scattered q, const float *w,
+                                   int64_t w_group, int64_t w_column)
 {
-    for (EACH(e, s.m * s.all)) {
-        const int64_t place = e / s.all;
-        const int channel = (int)(e - place * s.all), group = channel / s.columns;
-        const ConvCoords here(s, place);
-        const float *w =
-            s.w + group * s.z.group_o + (int64_t)(channel % s.columns) * s.column_step;
-        float d = chain_start(s, here.out(s) + channel, channel);
-        for (int ky = 0; ky < (int)s.r[0].taps; ky++)
-            for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
-                const int y = src_pos(s.r[0], here.i, ky), x = src_pos(s.r[1], here.j, kx);
-                const int64_t at = pixel(s, here.row, y, x) + (int64_t)group * s.depth;
-                const float *tap_w = w + tap_of(s, ky, kx);
-                for (int c = 0; c < s.depth; c++)
-                    d = gckpti_fma(src(s, y, x, at + c), tap_w[(int64_t)c * s.term_step], d);
-            }
-        s.out[here.out(s) + channel] = d;
-    }
-}
-
-/* For all other groups: a block computes a tile of BM x BN, a thread TM x TN elements of it, each
- * as one chain in a register. CONV_K terms at a time go through registers to shared memory while
- * the previous CONV_K are computed. Lanes that read the image have adjacent channels of one tap or
- * window, and advance to later taps or windows as they read. */
-enum { CONV_K = 16 };
-
-template <bool DW, int BM, int THREADS> struct PatchLoader {
-    enum { EACH = BM * CONV_K / THREADS, ROWS = DW ? 1 : EACH };
-    float v[EACH];
-    int p, r; /* reads term p of rows r, r + THREADS / CONV_K, ..; DW: terms p, .. of row r */
-    int channel, ky, kx; /* channel and tap of the term */
-    int64_t at[ROWS];    /* offset of channel 0 at tap 0 */
-    int y[ROWS], x[ROWS];
-    ConvCoords place;
-
-    __device__ __forceinline__ PatchLoader(const ConvGemm &s, int thread, int group, int64_t m0)
-        : p(DW ? thread / BM : thread % CONV_K), r(DW ? thread % BM : thread / CONV_K),
-          place(s, DW ? p : 0)
-    {
-        const int64_t term = !DW ? p : m0 + r < s.m ? m0 + r : 0; /* 0 if the row is not written */
-        const int tap = (int)(term / s.depth);
-        channel = group * s.depth + (int)(term - (int64_t)tap * s.depth);
-        ky = tap / (int)s.r[1].taps, kx = tap - ky * (int)s.r[1].taps;
-        UNROLL for (int i = 0; i < ROWS && !DW; i++)
-        {
-            const int64_t m = m0 + r + i * (THREADS / CONV_K);
-            const ConvCoords coords(s, m < s.m ? m : 0);
-            y[i] = src_pos(s.r[0], coords.i, 0), x[i] = src_pos(s.r[1], coords.j, 0);
-            at[i] = pixel(s, coords.row, y[i], x[i]);
+    const gckpti_product &t = q.t;
+    const int64_t channels = t.n * t.batch;
+    for (EACH(e, t.m * channels)) {
+        const int64_t row = e / channels, channel = e - row * channels;
+        const int group = (int)(channel / t.n);
+        const float *weights = w + group * w_group + (channel - group * t.n) * w_column;
+        Gather::Cursor at = q.a.cursor(group, row, 0);
+        float *c = t.c + q.c_row(0, row) + channel;
+        float d = t.accumulate ? *c : t.initial ? t.initial[channel] : 0.0f;
+        for (int64_t k = 0; k < t.k; k++, q.a.taps.advance(&at.tap, 1)) {
+            const int64_t term = q.a.taps.offset(at.tap.image, at.tap.line, at.tap.column);
+            d = gckpti_fma(q.a.value(at), weights[term], d);
         }
-    }
-    /* Reads this thread's part of the next CONV_K terms, of which `left` exist. */
-    __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
-    {
-        const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
-        const int64_t off = pixel(s, 0, down, across) + channel;
-        UNROLLED(i, EACH) {
-            v[i] = 0.0f;
-            if (!DW && p < left)
-                v[i] = src(s, y[DW ? 0 : i] + down, x[DW ? 0 : i] + across, at[DW ? 0 : i] + off);
-            if (DW && p + i * (THREADS / BM) < left) {
-                const int y1 = src_pos(s.r[0], place.i, ky), x1 = src_pos(s.r[1], place.j, kx);
-                v[i] = src(s, y1, x1, pixel(s, place.row, y1, x1) + channel);
-            }
-            for (place.j += DW ? THREADS / BM : 0; DW && place.j >= (int)s.r[1].results;) {
-                place.j -= (int)s.r[1].results;
-                if (++place.i == (int)s.r[0].results)
-                    place.i = 0, place.row++;
-            }
-        }
-    }
-    __device__ __forceinline__ void next(const ConvGemm &s, int end)
-    {
-        for (channel += DW ? 0 : CONV_K; !DW && channel >= end; channel -= s.depth)
-            if (++kx == (int)s.r[1].taps)
-                kx = 0, ky++;
-    }
-    __device__ __forceinline__ void put(float *to) const
-    {
-        UNROLLED(i, EACH) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
-                                                 (DW ? r : r + i * (THREADS / CONV_K))] = v[i];
-    }
-};
-
-template <int TM, int TN>
-__device__ __forceinline__ void outer_product(const float *x, const float *y, float (*c)[TN])
-{
-    const Vec<float, TM> a = load<TM>(x);
-    const Vec<float, TN> b = load<TN>(y);
-    UNROLLED(i, TM) UNROLLED(j, TN) c[i][j] =
-        gckpti_fma(a.v[i], b.v[j], c[i][j]);
-}
-
-/* Initialises the chains of rows m.., columns n.. of a group or (END) writes their results. */
-template <bool DW, bool END, int TM, int TN>
-__device__ __forceinline__ void init_or_store(const ConvGemm &s, int64_t m, int group, int n,
-                                       float (*c)[TN])
-{
-    UNROLLED(i, TM) {
-        const bool some = m + i < s.m && (END || s.accumulate || s.start);
-        const int64_t row = !some ? 0 : DW ? (m + i) * s.all : ConvCoords(s, m + i).out(s);
-        const int channel = group * s.columns + n;
-        UNROLL for (int j = 0; j < TN && !END; j++) c[i][j] =
-            some && n + j < s.columns ? chain_start(s, row + channel + j, channel + j) : 0.0f;
-        if (END && some)
-            write_vec<TN>(Results{ s.out, NULL }, row + channel, s.columns - n, s.aligned, c[i]);
+        *c = d;
     }
 }
 
-template <int KIND, int BM, int BN, int TM, int TN>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
-    conv_gemm_kernel(const __grid_constant__ ConvGemm s)
+/* Tiles of 64 x 16 are for few columns, of 16 x 16 for few results of long chains. */
+template <class A, class B> void conv_by(const gckpt_call *call, const Product<A, B> &q)
 {
-    enum {
-        THREADS = BM * BN / (TM * TN),
-        DW = KIND == GCKPTI_CONV_DW,
-        UP = KIND == GCKPTI_CONV_UP,
-        EACH = BN * CONV_K / THREADS,
-        STAGE = CONV_K * (BM + BN + 8)
+    static const TileOf<Product<A, B>> TILES[] = {
+        { 64, 64, 82, run_tile<64, 64, 4, 8, false, A, B> },
+        { 64, 16, 60, run_tile<64, 16, 4, 2, false, A, B> },
+        { 16, 16, 40, run_tile<16, 16, 2, 2, false, A, B> },
     };
-    SHARED(float4, ring, [2 * STAGE / 4]);
-    const int thread = (int)threadIdx.x, across = (s.columns + BN - 1) / BN;
-    const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
-    const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
-    const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
-    const int64_t m0 = (int64_t)(tile % down) * BM;
-    float c[TM][TN], b[EACH];
-    init_or_store<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
-
-    PatchLoader<DW, BM, THREADS> a(s, thread, group, m0);
-    const int n = UP ? thread / CONV_K : thread % BN, p = UP ? thread % CONV_K : thread / BN;
-    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step -
-                     (UP ? (int64_t)group * s.depth : 0);
-    float *now = (float *)ring, *next = now + STAGE;
-    for (int64_t left = s.k + CONV_K; left > 0; left -= CONV_K) {
-        const int64_t unread = left - CONV_K;
-        if (unread > 0) {
-            a.read(s, unread);
-            const int64_t at =
-                UP ? tap_of(s, a.ky, a.kx) + a.channel : (s.k - unread + p) * s.z.o;
-            UNROLLED(j, EACH) {
-                const int term = UP ? p : p + j * (THREADS / BN),
-                          off = UP ? j * (THREADS / CONV_K) : 0;
-                const bool inside = term < unread && n0 + n + off < s.columns;
-                b[j] = inside ? w[at + (UP ? off : term - p) * s.z.o] : 0.0f;
-            }
-            a.next(s, (group + 1) * s.depth);
-        }
-        const float *rows = now + mine, *columns = now + CONV_K * (BM + 4) + column;
-        if (left <= s.k && left >= CONV_K)
-            UNROLLED(l, CONV_K)
-                outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
-        for (int l = 0; left <= s.k && left < CONV_K && l < left; l++)
-            outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
-        if (unread > 0)
-            a.put(next);
-        UNROLL for (int j = 0; j < EACH && unread > 0; j++)
-            next[CONV_K * (BM + 4) + (UP ? p : p + j * (THREADS / BN)) * (BN + 4) +
-                 (UP ? n + j * (THREADS / CONV_K) : n)] = b[j];
-        __syncthreads();
-        float *other = now;
-        now = next, next = other;
-    }
-    init_or_store<DW, true, TM, TN>(s, m0 + mine, group, n0 + column, c);
-}
-
-/* Uses large tiles if they fill the chip, small ones for few results of long chains. */
-template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
-{
-    const int64_t groups = s.z.window.groups;
-    const auto tiles = [&](int m, int n) {
-        return (unsigned)((s.m + m - 1) / m * ((s.columns + n - 1) / n) * groups);
-    };
-    if (tiles(64, 64) * 2 < (unsigned)sm_count(call))
-        run<conv_gemm_kernel<KIND, 16, 16, 1, 1>>(call, tiles(16, 16), 256, 0, s);
-    else if (s.columns <= 32)
-        run<conv_gemm_kernel<KIND, 64, 16, 4, 1>>(call, tiles(64, 16), 256, 0, s);
-    else
-        run<conv_gemm_kernel<KIND, 64, 64, 4, 4>>(call, tiles(64, 64), 256, 0, s);
+    best_tile(TILES, 3, &q.t, sm_count(call))->run(call, &q);
 }
 
 /* Runs a convolution (a gckpti_conv_fn). */
-void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
+void conv(const gckpt_call *call, gckpti_conv *s)
 {
-    const ConvGemm s = conv_gemm_of(conv);
-    if (conv->kind == GCKPTI_CONV_DW)
-        conv_gemm_by<GCKPTI_CONV_DW>(call, s);
-    else if (s.columns < 8)
-        run_each<conv_direct_kernel>(call, s.m * s.all, s);
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_axis_map *r = s->r;
+    const bool up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t places = z->rows * r[0].results * r[1].results, all = up ? z->c : z->o;
+    const int64_t terms = r[0].taps * r[1].taps * (up ? z->group_o : z->group_c);
+    const float *w = s->w + (dw ? 0 : gckpti_conv_tap(z, r, 0, 0) * z->group_c * z->o);
+    const gckpti_operand columns = { w, NULL, 1, z->o, z->group_o, NULL };
+    gckpti_product t = gckpti_product_of(dw ? terms : places, up ? z->group_c : z->group_o,
+                                         dw ? places : terms, {}, columns, s->out);
+    t.batch = z->window.groups, t.c_stride = all;
+    t.initial = s->start, t.accumulate = s->accumulate;
+    t.c += up ? gckpti_conv_place_of(s, 0, 0, 0) * all : 0;
+    const bool vecs = t.n % 4 == 0 && all % 4 == 0 && aligned(t.c);
+    const int64_t *side = up ? z->image : z->windows;
+    const Grid to = { (int)r[0].results, (int)r[1].results,
+                      { side[0] * side[1] * all, r[0].out_step * side[1] * all,
+                        r[1].out_step * all } };
+    const Gather image = gather_of(s);
+    const Scattered q = { t, image, gather_taps(image, s, w), vecs, t.n, to };
+    if (t.n < 8 && !dw)
+        run_each<conv_direct_kernel>(call, t.m * all, q, w, z->group_o, up ? z->o : 1);
+    else if (up)
+        conv_by(call, q);
     else
-        s.up ? conv_gemm_by<GCKPTI_CONV_UP>(call, s) : conv_gemm_by<GCKPTI_CONV_DOWN>(call, s);
+        conv_by(call, Product<Gather, Operand>{ t, image, operand_of(&columns, t.n, t.k, 0), vecs,
+                                                t.n, {} });
 }
 
 void conv2d_by(const gckpt_call *call, bool backward)
 {
-    gckpti_run_conv(call, backward, conv_gemm);
+    gckpti_run_conv(call, backward, conv);
     if (backward)
         bias_gradient(call);
 }
@@ -4069,64 +3972,49 @@ __device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, floa
         gckpti_put(s.dk + i, first, s.add[1]), s.dk[i] += second;
 }
 
-__device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
+/* Run a step of a head, and its gradients, by a block (gckpti_delta_fn). */
+__device__ void delta_columns(const gckpti_delta_step *s)
 {
+    for (int64_t j = threadIdx.x; j < s->values; j += DELTA_THREADS)
+        gckpti_delta_columns(s, j, 1);
+}
+
+__device__ void delta_gradients(const gckpti_delta_step *s)
+{
+    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
     const int thread = (int)threadIdx.x;
-    for (int64_t j = thread; j < s.values; j += DELTA_THREADS)
-        delta_thread_gradients(s, j);
     __syncthreads();
-    for (int64_t i = thread / 32; i < s.keys; i += DELTA_THREADS / 32)
-        delta_warp_gradients(s, i, totals + i);
-    if (s.dbeta && thread < 32) {
-        const float *x = s.scratch + 2 * s.values, *r = s.r;
+    for (int64_t j = thread; j < s->values; j += DELTA_THREADS)
+        delta_thread_gradients(*s, j);
+    __syncthreads();
+    for (int64_t i = thread / 32; i < s->keys; i += DELTA_THREADS / 32)
+        delta_warp_gradients(*s, i, totals + i);
+    if (s->dbeta && thread < 32) {
+        const float *x = s->scratch + 2 * s->values, *r = s->r;
         const float dot =
-            lanes_sum(s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+            lanes_sum(s->values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
         if (thread == 0)
-            gckpti_put(s.dbeta, dot, s.add[4]);
+            gckpti_put(s->dbeta, dot, s->add[4]);
     }
     __syncthreads();
     float total = 0.0f;
-    for (int64_t i = 0; s.ddecay && thread == 0 && i < s.keys; i++)
+    for (int64_t i = 0; s->ddecay && thread == 0 && i < s->keys; i++)
         total += totals[i];
-    if (s.ddecay && thread == 0)
-        gckpti_put(s.ddecay, total, s.add[3]);
+    if (s->ddecay && thread == 0)
+        gckpti_put(s->ddecay, total, s->add[3]);
 }
 
-__global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
+__global__ void __launch_bounds__(DELTA_THREADS, 2)
+    delta_backward_kernel(gckpti_delta_call s, int64_t floats)
 {
-    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
-    const int64_t n = s.keys * s.values, row = blockIdx.x / s.o.key_heads, each = s.group;
-    const int64_t shared = blockIdx.x % s.o.key_heads;
-    float *starts = s.workspace + blockIdx.x * floats, *states = starts + s.chunks * n;
-    float *d = states + s.chunk * n, *r = d + n;
-    const auto forward = [&](const gckpti_delta_step &x) {
-        for (int64_t j = threadIdx.x; j < s.values; j += DELTA_THREADS)
-            gckpti_delta_columns(&x, j, 1);
-    };
-    for (int64_t head = shared * each; head < (shared + 1) * each; head++) {
-        for (int64_t k = threadIdx.x; k < n; k += DELTA_THREADS)
-            starts[k] = d[k] = 0.0f;
+    const int64_t row = blockIdx.x / s.o.key_heads, first = blockIdx.x % s.o.key_heads * s.group;
+    float *workspace = s.workspace + blockIdx.x * floats;
+    s.step = delta_columns, s.grads = delta_gradients;
+    for (int64_t head = first; head < first + s.group; head++) {
+        for (int64_t k = threadIdx.x; k < floats; k += DELTA_THREADS)
+            workspace[k] = 0.0f;
         __syncthreads();
-        for (int64_t t = 0; t < (s.chunks - 1) * s.chunk; t++) {
-            float *to = starts + (t / s.chunk + 1) * n;
-            forward(gckpti_delta_step_of(&s, row, head, t, t % s.chunk ? to : to - n, to));
-        }
-        for (int64_t c = s.chunks; c-- > 0;) {
-            const int64_t first = c * s.chunk, count = gckpti_min(s.steps - first, s.chunk);
-            for (int64_t i = 0; i < 2 * count; i++) {
-                const int64_t k = i < count ? i : 2 * count - 1 - i;
-                float *to = states + k * n;
-                gckpti_delta_step x =
-                    gckpti_delta_step_of(&s, row, head, first + k, k ? to - n : starts + c * n, to);
-                x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
-                if (i < count) {
-                    forward(x);
-                    continue;
-                }
-                __syncthreads();
-                delta_gradients(x, totals);
-            }
-        }
+        gckpti_delta_backward_steps(&s, row, head, workspace);
     }
 }
 
@@ -4413,20 +4301,20 @@ void linear_cross_entropy_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/scores */
-/* A block takes 64 queries of a head (for dk and dv: 64 keys) through tiles of 64 keys (queries) in
- * ascending order. Both are in shared memory, in rows that are WIDTH + 4 floats apart, so that the
- * float4 of eight rows are in different banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 /
- * R, .., and 4 of the 64 scores of each row, tx, tx + 16, ..: for the sum of a row's exponentials
- * (5d), lanes tx and tx + 16 are in one thread, and the 16 threads of the row add their sums. A
- * thread has N = WIDTH / 16 of the WIDTH columns of a result (if rows are keys, of rows R ty..).
- * A float4 of R rows and of 4 rows give 16 R terms: with R = 8, 12 loads for 128 terms.
+/* A block takes 64 rows of a head (queries or, for dk and dv, keys) through tiles of 64 columns
+ * (keys, queries) in ascending order. Both are in shared memory, in lines that are WIDTH + 4 floats
+ * apart, so that the float4 of eight lines are in different banks. Thread (ty, tx) has R of the 64
+ * rows, ty, ty + 64 / R, .., and 4 of the 64 scores of each row, tx, tx + 16, ..: for the sum of a
+ * row's exponentials (5d), lanes tx and tx + 16 are in one thread, and the 16 threads of the row
+ * add their sums. A thread has N = WIDTH / 16 of the WIDTH columns of a result.
+ * A float4 of R rows and of 4 columns give 16 R terms: with R = 8, 12 loads for 128 terms.
  * Heads up to 64 use WIDTH 64 and R 8 (128 threads), larger ones WIDTH 128 and R 4 (256 threads).
  * Beyond 128, a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l). Operands are rounded when they enter shared memory; terms are flushed and
  * added in blocks, which a tile never divides. As an element has three registers, R is 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* Visible keys (gckpti_visible_keys) at position 0 of a cache; at_position adds the position. */
+/* Visible keys (gckpti_visible_keys) at position 0 of a cache; keys_of_row adds the position. */
 struct Keys {
     int count, ahead;
     const StepParams *params; /* NULL adds nothing */
@@ -4442,15 +4330,17 @@ Keys keys_of(const gckpt_call *call)
     return { (int)visible.keys, (int)visible.ahead, now };
 }
 
-__device__ inline Keys at_position(const Keys &k)
+__device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_t row)
 {
-    int more = k.params ? (int)k.params->position : 0;
-    return { k.count + more, k.ahead + more, NULL };
+    const int more = k.params ? (int)k.params->position : 0;
+    return { lengths ? lengths[row] : k.count + more, k.ahead + more, NULL };
 }
 
 /* What exact and fast kernels of attention read. */
 struct Heads {
     int t, s, heads, d, group; /* group: heads per key head */
+    int64_t c, kc;             /* columns of all heads; columns of all key heads */
+    int window;                /* most keys that a query sees */
     float scale;               /* of gradients */
     const int32_t *lengths;    /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
@@ -4463,7 +4353,9 @@ struct Heads {
 Heads heads_of(const gckpt_call *call)
 {
     const gckpti_attn h = gckpti_attn_of(call);
-    Heads a = { (int)h.t, (int)h.s, (int)h.heads, (int)h.d, (int)h.group, h.scale };
+    const int window = (int)gckpti_min(h.window, INT32_MAX);
+    Heads a = { (int)h.t, (int)h.s, (int)h.heads, (int)h.d, (int)h.group,
+                h.c,      h.kv_c,   window,       h.scale };
     a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.saved = (float *)call->saved;
     for (int i = 0; i < 3; i++)
@@ -4474,61 +4366,80 @@ Heads heads_of(const gckpt_call *call)
 struct Attention : Heads {
     const float *q, *k, *v, *g;
     float *out, *dq, *dk, *dv;
-    int64_t c, kc; /* columns of all heads; columns of all key heads */
-    int slices, window;
+    int slices;
     float after, times, cap; /* factors after, before the cap */
     gckpti_attn_mask mask;
     float *dmask;
 };
 
-/* Returns the mask of query i from key j on, or NULL if there is no mask or no such query. */
-__device__ inline const float *mask_row(const Attention &a, int64_t row, int head, int i, int j)
-{
-    const int64_t *step = a.mask.step;
-    return a.mask.x && i < a.t
-               ? a.mask.x + row * step[0] + head * step[1] + i * step[2] + j * step[3]
-               : NULL;
-}
+/* Returns true if a query that is `lag` rows after a key sees it. */
+__device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
 
-/* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
-template <class A> __device__ inline A as_keys(const A &a)
-{
-    A k = a;
-    k.c = a.kc;
-    k.heads = a.heads / a.group;
-    return k;
-}
+/* A block's part: 64 rows of a head (queries or, if KEYS, keys of a key head), and tiles of N
+ * columns (keys; queries of each head of the group) that one of the rows sees. */
+template <bool KEYS, int N = TILE> struct HeadRows {
+    const Heads &h;
+    int64_t rows_at, columns_at; /* offsets of row 0 and column 0 of the heads */
+    int batch_row, head, first;  /* first row */
+    Keys visible;
+    int begin, end, tiles; /* first column, in whole tiles; after the last one; number of tiles */
 
-__device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_t row)
-{
-    Keys now = at_position(k);
-    now.count = lengths ? lengths[row] : now.count;
-    return now;
-}
-
-/* A block's part: a tile of a head in a row of the batch, columns from slice * WIDTH on. */
-struct HeadTile {
-    int64_t row;
-    int tile, head, slice;
+    __device__ __forceinline__ HeadRows(const Heads &of, int block) : h(of)
+    {
+        const int down = (count() + TILE - 1) / TILE, tile = block % down;
+        const int heads = KEYS ? h.heads / h.group : h.heads;
+        batch_row = block / down / heads, head = block / down % heads;
+        const int64_t all = batch_row, group = h.group;
+        const int64_t queries = all * h.t * h.c + head * (KEYS ? group : 1) * h.d;
+        const int64_t keys = all * h.s * h.kc + (KEYS ? head : head / group) * h.d;
+        rows_at = KEYS ? keys : queries, columns_at = KEYS ? queries : keys;
+        first = TILE * (KEYS ? tile : down - 1 - tile); /* queries with most keys come first */
+        visible = keys_of_row(h.keys, h.lengths, batch_row);
+        begin = KEYS ? first - visible.ahead : first + visible.ahead + 1 - h.window;
+        begin = max(begin, 0) / N * N;
+        end = KEYS ? (int)gckpti_min(h.t, (int64_t)first - visible.ahead + TILE - 1 + h.window)
+                   : min(visible.count, first + visible.ahead + TILE);
+        tiles = KEYS && first >= visible.count ? 0 : (max(end - begin, 0) + N - 1) / N;
+    }
+    /* Return the number of all rows; elements from row to row; how many tiles to compute. */
+    __device__ int count() const { return KEYS ? h.s : h.t; }
+    __device__ int64_t stride() const { return KEYS ? h.kc : h.c; }
+    __device__ int steps() const { return tiles * (KEYS ? h.group : 1); }
+    /* Return the first column of a step; the number of its columns; the head of its queries. */
+    __device__ int column(int step) const { return begin + (KEYS ? step % tiles : step) * N; }
+    __device__ int columns(int step) const { return min(end - column(step), N); }
+    __device__ int query_head(int step) const
+    {
+        return KEYS ? head * h.group + step / tiles : head;
+    }
+    /* Returns the index, in (B,heads,T), of that head's first query. */
+    __device__ int64_t first_query(int step) const
+    {
+        return ((int64_t)batch_row * h.heads + query_head(step)) * h.t;
+    }
+    /* Returns how many rows after its key the query of (row 0, column 0) is. */
+    __device__ int lag(int step) const
+    {
+        return KEYS ? column(step) + visible.ahead - first : first + visible.ahead - column(step);
+    }
+    /* Copy columns e.. of the heads' d to shared memory; what does not exist becomes 0. Keys may be
+     * a ring. */
+    template <int WIDTH, int THREADS, class LAYOUT, bool MIXED, class T>
+    __device__ __forceinline__ void stage_rows(const T *x, int e, T *tile) const
+    {
+        const Matrix<T> m = { x + rows_at, stride(), h.aligned };
+        stage_tile<TILE, WIDTH, THREADS, LAYOUT, MIXED>(m, first, KEYS ? visible.count : h.t, e,
+                                                        h.d, tile);
+    }
+    template <int WIDTH, int THREADS, class LAYOUT, bool MIXED, class T>
+    __device__ __forceinline__ void stage_columns(const T *x, int step, int e, T *tile) const
+    {
+        const int64_t at = columns_at + (KEYS ? (int64_t)(step / tiles) * h.d : 0);
+        const Matrix<T> m = { x + at, KEYS ? h.c : h.kc, h.aligned };
+        const int line = KEYS ? column(step) : column(step) % h.s;
+        stage_tile<N, WIDTH, THREADS, LAYOUT, MIXED>(m, line, line + columns(step), e, h.d, tile);
+    }
 };
-
-/* Returns this block's part. Queries run backwards, so that those with most keys come first. */
-__device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
-{
-    const int i = (int)blockIdx.x / a.slices, tile = i % tiles, head = i / tiles;
-    return { head / a.heads, backwards ? tiles - 1 - tile : tile, head % a.heads,
-             (int)blockIdx.x % a.slices };
-}
-
-/* Loads rows first..first+63 of x (which has `rows` rows), columns e0..e0+WIDTH-1 of the head's d;
- * elements that do not exist become +0. */
-template <int R, int WIDTH, bool MIXED>
-__device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
-                           int e0)
-{
-    const Matrix<float> m = { x, a.c, a.aligned };
-    stage_tile<TILE, WIDTH, 16 * TILE / R, Padded<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
-}
 
 /* Continues the chains s over n columns: this thread's R rows of a times 4 rows of b. MIXED: up to
  * 3 more terms, which are zeros: they change only signs of zeros, on which nothing depends. */
@@ -4575,110 +4486,6 @@ template <int N> __device__ void load_columns(float (&y)[N], const float *x)
     UNROLL for (int n = 0; n < N; n += 4) read_vec<4>(x, column_of(n), 4, true, y + n);
 }
 
-/* Returns true if a query that is `lag` rows after a key sees it. */
-__device__ bool is_visible(int lag, int window) { return (unsigned)lag < (unsigned)window; }
-
-/* Adds terms to chains over keys in o, for this thread's rows: p_j v_j, j = 0..keys-1. Row i has no
- * terms of keys after i + visible, or before the window that ends there. */
-template <int R, int N, bool MIXED>
-__device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, int keys,
-                              int visible, int window)
-{
-    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even, odd terms */
-    const int row = (int)threadIdx.x / 16;
-    Block<R, N, MIXED> block;
-    float y[N];
-    int j = 0;
-    p += row * SCORES;
-    block.begin();
-#pragma unroll 1
-    for (const int common = is_visible(visible + TILE - 1, window) ? min(keys, visible + 1) : 0;
-         j + 4 <= common; j += 4) {
-        block.start_block(o, j);
-        Vec<float, 4> x[R];
-        UNROLLED(r, R)
-        x[r] = load<4>(p + STEP * r * SCORES + j);
-        UNROLLED(k, 4)
-        {
-            load_columns(y, v + (j + k) * ROW);
-            UNROLLED(r, R)
-            block.term(o, k, r, x[r].v[k], y);
-        }
-    }
-#pragma unroll 1
-    for (; j < keys; j += PAIR) {
-        block.start_block(o, j);
-        UNROLLED(k, PAIR)
-        {
-            if (j + k >= keys)
-                break;
-            load_columns(y, v + (j + k) * ROW);
-            UNROLLED(r, R)
-            {
-                float x = p[STEP * r * SCORES + j + k];
-                block.term(o, k, r, x, y, is_visible(row + STEP * r + visible - j - k, window));
-            }
-        }
-    }
-    block.end(o, true);
-}
-
-/* Adds terms to chains over queries in o, for this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1. Key j has terms of `window` queries (or all later ones) from j - visible on. */
-template <int R, int N, bool MIXED>
-__device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
-                                 int visible, int window)
-{
-    constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
-    const int row = (int)threadIdx.x / 16 * R;
-    const bool all = visible >= TILE - 1 && is_visible(visible + TILE - 1, window);
-    Block<R, N, MIXED> block;
-    p += row;
-    block.begin();
-#pragma unroll(MIXED ? 1 : 4)
-    for (int i0 = 0; i0 < queries; i0 += PAIR) {
-        block.start_block(o, i0);
-#pragma unroll
-        for (int k = 0, i = i0; k < PAIR; k++, i++) {
-            if (i >= queries)
-                break;
-            float x[R], y[N];
-            UNROLL for (int r = 0; r < R; r += 4) read_vec<4>(p + i * SCORES, r, 4, true, x + r);
-            load_columns(y, g + i * ROW);
-            UNROLLED(r, R)
-            block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
-        }
-    }
-    block.end(o, true);
-}
-
-/* Loads initial values of chains: this thread's rows first, first + STEP, .. of a result x of
- * `rows` rows, columns from e0 on of the head. */
-template <int R, int N, int STEP, bool MIXED>
-__device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first, int rows,
-                          int e0, int accumulate)
-{
-    UNROLLED(r, R) UNROLLED(n, N)
-    {
-        const int e = e0 + column_of(n), row = first + STEP * r;
-        o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
-        o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
-    }
-}
-
-/* Stores the elements that init_rows loads. */
-template <int R, int N, int STEP>
-__device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
-                           int rows, int e0)
-{
-    UNROLLED(r, R) UNROLL for (int n = 0; n < N; n += 4)
-    {
-        const int e = e0 + column_of(n), row = first + STEP * r;
-        if (row < rows)
-            write_vec<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.aligned, &o[r][n]);
-    }
-}
-
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
@@ -4694,31 +4501,6 @@ __device__ inline float row_max(float x, int h = 8)
 }
 
 /* >>exact/attention */
-/* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
- * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
- * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that
- * is not masked, and the end of those keys. */
-__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
-                                            int2 seen, bool first, float *max, float *sum)
-{
-    float top = -INFINITY;
-    UNROLLED(c, 4)
-    {
-        const int j = (int)threadIdx.x % 16 + 16 * c;
-        x[c] = j >= seen.x && j < seen.y ? gckpti_mul(x[c], a.after) : -INFINITY;
-        if (mask && j < seen.y)
-            x[c] += mask[j * a.mask.step[3]];
-        top = fmaxf(top, x[c]);
-    }
-    const float factor = online_factor(row_max(top), first, max);
-    const float shift = gckpti_shift(*max);
-    UNROLLED(c, 4)
-    x[c] = gckpti_exp(x[c] - shift);
-    const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    return factor;
-}
-
 /* With a cap: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`,
  * where each thread has separate elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
@@ -4733,70 +4515,220 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
     UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
+/* A thread's part of a block. In shared memory: `rows` of q and, in a backward, g (if KEYS, k and
+ * v); `columns` of k and v (if KEYS, q and g). */
+template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlock {
+    enum { N = WIDTH / 16, LINE = WIDTH + 4, LONG = TILE * LINE, STEP = TILE / R };
+    const Attention &a;
+    const HeadRows<KEYS> at;
+    int e0; /* first column of d in the result's slice */
+    float *rows[2], *columns[2];
+
+    __device__ __forceinline__ HeadBlock(const Attention &of, float *shared, int block)
+        : a(of), at(of, block / of.slices),
+          e0(block % of.slices * WIDTH), rows{ shared, shared + 3 * LONG }, columns{
+              shared + LONG, shared + 2 * LONG
+          }
+    {
+    }
+    /* Return row r of this thread; its column c in a tile. */
+    __device__ int row_of(int r) const { return at.first + (int)threadIdx.x / 16 + STEP * r; }
+    __device__ static int column_in_tile(int c) { return (int)threadIdx.x % 16 + 16 * c; }
+
+    __device__ __forceinline__ void stage_rows(int which, int e) const
+    {
+        const float *x = which ? (KEYS ? a.v : a.g) : KEYS ? a.k : a.q;
+        at.template stage_rows<WIDTH, 16 * STEP, Padded<LINE>, MIXED>(x, e, rows[which]);
+    }
+    __device__ __forceinline__ void stage_columns(int which, int step, int e) const
+    {
+        const float *x = which ? (KEYS ? a.g : a.v) : KEYS ? a.q : a.k;
+        at.template stage_columns<WIDTH, 16 * STEP, Padded<LINE>, MIXED>(x, step, e,
+                                                                         columns[which]);
+    }
+    /* Computes the dots of q and k and, in a backward, of g and v. A forward only copies v. */
+    __device__ __forceinline__ void all_dots(float (&x)[2][R][4], int step) const
+    {
+        UNROLLED(i, 8 * R)
+        x[i / 4 / R][i / 4 % R][i % 4] = 0.0f;
+        for (int e = 0; e < a.d; e += WIDTH) {
+            __syncthreads();
+            UNROLLED(which, 1 + BACKWARD)
+            {
+                if (step == 0 || a.d > WIDTH)
+                    stage_rows(which, e);
+                stage_columns(which, step, e);
+            }
+            if (!BACKWARD && e == 0 && a.out)
+                stage_columns(1, step, e0);
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x[0], rows[0], columns[0], a.d - e);
+            if (BACKWARD && (!KEYS || a.dk))
+                dots<R, WIDTH, MIXED>(x[1], rows[1], columns[1], a.d - e);
+        }
+        __syncthreads();
+    }
+
+    /* Returns true if row r and column c exist and see each other. */
+    __device__ bool sees(int r, int c, int step) const
+    {
+        const int more = (int)threadIdx.x / 16 + STEP * r - column_in_tile(c);
+        return column_in_tile(c) < at.columns(step) && is_visible(at.lag(step) + more, a.window);
+    }
+    /* Return the mask of a step's head (its place is computed again, since registers are few); of
+     * row r, from the first column on. */
+    __device__ const float *mask_of_head(int step) const
+    {
+        const HeadRows<KEYS> here(a, gckpti_block_index() / a.slices);
+        const int64_t *by = a.mask.step, head = here.query_head(step);
+        return a.mask.x + here.batch_row * by[0] + head * by[1];
+    }
+    __device__ const float *mask_of_row(const float *mask, int r, int step) const
+    {
+        const int64_t *by = a.mask.step, row = row_of(r);
+        return mask && row < at.count() ? mask + row * by[2 + KEYS] + at.column(step) * by[3 - KEYS]
+                                        : NULL;
+    }
+    /* Returns the score of a dot product, which cap_scores may have capped. */
+    __device__ float score(float x, const float *mask, int c, int step) const
+    {
+        x = gckpti_mul(x, a.after);
+        if (mask && column_in_tile(c) < at.columns(step))
+            x += mask[column_in_tile(c) * a.mask.step[3 - KEYS]];
+        return x;
+    }
+
+    /* Adds p x to this thread's rows of o, in order over the columns that each row sees (CUT: some
+     * rows do not see all of them). p, x: scores and lines of the columns, in shared memory. */
+    template <bool CUT>
+    __device__ __forceinline__ void add_tile(float (&o)[R][N], const float *p, const float *x,
+                                             int step) const
+    {
+        const int n = at.columns(step), lag = at.lag(step), ty = (int)threadIdx.x / 16;
+        Block<R, N, MIXED> sums;
+        sums.begin();
+#pragma unroll 1
+        for (int j = 0; j < n; j += 4) {
+            Vec<float, 4> scores[R];
+            float y[N];
+            sums.start_block(o, j);
+            UNROLLED(r, R)
+            scores[r] = load<4>(p + (ty + STEP * r) * SCORES + j);
+            UNROLLED(k, 4)
+            {
+                if (CUT && j + k >= n)
+                    break;
+                load_columns(y, x + (j + k) * LINE);
+                UNROLLED(r, R)
+                {
+                    const int more = KEYS ? j + k - ty - STEP * r : ty + STEP * r - j - k;
+                    sums.term(o, k, r, scores[r].v[k], y, !CUT || is_visible(lag + more, a.window));
+                }
+            }
+        }
+        sums.end(o, true);
+    }
+    __device__ __forceinline__ void add_terms(float (&o)[R][N], const float *p, const float *x,
+                                              int step) const
+    {
+        const int lag = at.lag(step);
+        if (lag >= TILE - 1 && is_visible(lag + TILE - 1, a.window) && at.columns(step) % 4 == 0)
+            add_tile<false>(o, p, x, step);
+        else
+            add_tile<true>(o, p, x, step);
+    }
+
+    /* Loads initial values of chains: this thread's elements of a result x, or zeros. */
+    __device__ __forceinline__ void init(float (&o)[R][N], const float *x, int accumulate) const
+    {
+        UNROLLED(r, R) UNROLLED(n, N)
+        {
+            const int e = e0 + column_of(n);
+            const bool here = accumulate && row_of(r) < at.count() && e < a.d;
+            o[r][n] = here ? x[at.rows_at + row_of(r) * at.stride() + e] : 0.0f;
+            o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
+        }
+    }
+    /* Stores this thread's elements of a result x. If no query sees a key, its row is 0 or, if it
+     * accumulates, stays; MIXED: it becomes x + 0, with subnormal x, if its window is over. */
+    __device__ __forceinline__ void finish(float (&o)[R][N], float *x, int accumulate) const
+    {
+        const int count = accumulate && KEYS ? at.visible.count : at.count();
+        UNROLLED(r, R) UNROLL for (int n = 0; n < N; n += 4)
+        {
+            const int e = e0 + column_of(n), row = row_of(r);
+            const int64_t to = at.rows_at + row * at.stride() + e;
+            if (row >= count || (accumulate && !at.tiles))
+                continue;
+            UNROLL for (int k = n; KEYS && k < n + 4; k++)
+            {
+                o[r][k] = row < at.visible.count ? o[r][k] : 0.0f;
+                if (MIXED && accumulate && row < at.visible.ahead + 1 - a.window && e + k - n < a.d)
+                    o[r][k] = x[to + k - n] + 0.0f;
+            }
+            write_vec<4>(Results{ x, NULL }, to, a.d - e, a.aligned, &o[r][n]);
+        }
+    }
+};
+
+/* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
+ * exponentials, and returns the factor for earlier terms. Keys that are not seen have the score
+ * -inf, whose exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
+__device__ __forceinline__ float online_row(float (&x)[4], bool first, float *max, float *sum)
+{
+    const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    const float factor = online_factor(row_max(top), first, max);
+    const float shift = gckpti_shift(*max);
+    UNROLLED(c, 4)
+    x[c] = gckpti_exp(x[c] - shift);
+    const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    return factor;
+}
+
 /* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, a processor
  * runs 3 blocks at once; 2 if heads are wide or bf16 is used, 1 if both. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
 {
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    constexpr int N = WIDTH / 16;
     DYNAMIC_SHARED(float4, scratch);
-    float *q = (float *)scratch, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Attention kv = as_keys(a);
-    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
-    const int first = at.tile * TILE;
-    const int64_t column = (int64_t)at.head * a.d;
-    const int64_t key = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
-    const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
-    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
-    const int key_end = min(visible.count, first + visible.ahead + TILE);
-    const int begin = max(first + visible.ahead + 1 - a.window, 0) / TILE * TILE;
-    float o[R][N] = {}, max[R] = {}, sum[R] = {};
-    for (int j0 = begin; j0 < key_end; j0 += TILE) {
-        const int keys = min(key_end - j0, (int)TILE);
-        float x[R][4] = {};
-        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
-            __syncthreads();
-            if (j0 == begin || a.d > WIDTH)
-                fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, kv, j0 % a.s, j0 % a.s + keys, e0);
-            if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, kv, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
-            __syncthreads();
-            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-        }
-        __syncthreads();
-        const int ahead = first + at_position(a.keys).ahead - j0;
+    typedef HeadBlock<false, false, R, WIDTH, MIXED> Queries;
+    const Queries block(a, (float *)scratch, (int)blockIdx.x);
+    float o[R][N] = {}, x[2][R][4], max[R] = {}, sum[R] = {}, *p = block.columns[0];
+    for (int step = 0; block.at.column(step) < block.at.end; step++) {
+        block.all_dots(x, step);
         if (a.cap > 0.0f)
-            cap_scores<R>(x, a, p);
+            cap_scores<R>(x[0], a, p);
+        const float *head_mask = R == 4 && !MIXED && a.mask.x ? block.mask_of_head(step) : NULL;
         UNROLLED(r, R)
         {
-            const int i = ty + STEP * r, end = i + 1 + ahead;
-            const int2 seen = make_int2((end > 0 ? end : 0) - a.window, min(keys, end));
-            const float *mask = R == 4 ? mask_row(a, at.row, at.head, first + i, j0) : NULL;
-            const float factor = online_row(x[r], a, mask, seen, j0 == begin, &max[r], &sum[r]);
+            const float *mask = block.mask_of_row(head_mask, r, step);
+            UNROLLED(c, 4)
+            x[0][r][c] =
+                block.sees(r, c, step) ? block.score(x[0][r][c], mask, c, step) : -INFINITY;
+            const float factor = online_row(x[0][r], step == 0, &max[r], &sum[r]);
             UNROLLED(n, N)
-            if (j0 > begin)
+            if (step > 0)
                 o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
-        store_scores<R, MIXED>(p, x);
+        store_scores<R, MIXED>(p, x[0]);
         __syncwarp(); /* each warp reads only rows of p that it wrote */
         if (a.out)
-            sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
+            block.add_terms(o, p, block.columns[1], step);
     }
+    const Queries end(a, (float *)scratch, gckpti_block_index());
     UNROLLED(r, R)
     {
-        const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
-        if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
-            a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
+        if (a.saved && end.e0 == 0 && threadIdx.x % 16 == 0 && end.row_of(r) < a.t)
+            a.saved[end.at.first_query(0) + end.row_of(r)] = max[r] + gckpti_log(sum[r]);
         UNROLLED(n, N)
         o[r][n] /= sum[r];
     }
     if (a.out)
-        store_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
-                               at.slice * WIDTH);
+        end.finish(o, a.out, 0);
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
@@ -4811,209 +4743,70 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
         delta[r] = dot;
 }
 
-/* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
-template <int R>
-__device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
-                              int64_t of_head, int first)
+/* Turns dots x[0] of q and k into probabilities, and x[1] of g and v into gradients of scores. */
+template <bool KEYS, int R, int WIDTH, bool MIXED>
+__device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Attention &a,
+                                                const HeadBlock<KEYS, true, R, WIDTH, MIXED> &block,
+                                                int step, float *scratch)
 {
+    const int64_t of_head = block.at.first_query(step);
+    if (a.cap > 0.0f)
+        cap_scores<R>(x[0], a, scratch);
+    const float *head_mask = R == 4 && !MIXED && a.mask.x ? block.mask_of_head(step) : NULL;
     UNROLLED(r, R)
     {
-        const int row = first + TILE / R * r;
-        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+        const float *mask = block.mask_of_row(head_mask, r, step);
         UNROLLED(c, 4)
-        y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
-    }
-}
-
-/* Multiplies scores x of a row's head by their factor and adds the mask, one by one, in `scratch`,
- * as cap_scores does. */
-template <int R>
-__device__ void mask_scores(float (&x)[R][4], const Attention &a, int64_t of_head, int2 first,
-                            float *scratch)
-{
-    const int plane = (int)(of_head / a.t);
-    store_scores<R, false>(scratch, x);
-    first.y += (int)threadIdx.x % 16;
-    scratch += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-#pragma unroll 1
-    for (int i = 0; i < 4 * R; i++) {
-        const int row = first.x + TILE / R * (i / 4), key = first.y + 16 * (i % 4);
-        float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
-        *s = gckpti_mul(*s, a.after);
-        if (row < a.t && key < a.s)
-            *s += *mask_row(a, plane / a.heads, plane % a.heads, row, key);
-    }
-    UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
-}
-
-/* Turns scores x into probabilities from query first.x on, of keys from first.y on. With a cap,
- * converts y, too. */
-template <int R>
-__device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int2 first, float *scratch)
-{
-    if (a.cap > 0.0f) {
-        cap_scores<R>(x, a, scratch);
-        cap_gradients<R>(y, x, a, of_head, first.x);
-    }
-    if (R == 4 && a.mask.x)
-        mask_scores<R>(x, a, of_head, first, scratch);
-    else
-        UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = gckpti_mul(x[r][c], a.after);
-    UNROLLED(r, R)
-    {
-        const int row = first.x + TILE / R * r;
-        const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
-        UNROLLED(c, 4)
-        x[r][c] = gckpti_exp(x[r][c] - lse);
-    }
-}
-
-/* Turns y, gradients of the probabilities p, into ds, the gradients of scores. */
-template <int R>
-__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
-                                int64_t of_head, int first)
-{
-    UNROLLED(r, R)
-    {
-        const int row = first + TILE / R * r;
-        const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-        UNROLLED(c, 4)
-        y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
-    }
-}
-
-/* Loads a tile of q and one of g. */
-template <int R, int WIDTH, bool MIXED>
-__device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at, int first, int e0)
-{
-    fetch_tile<R, WIDTH, MIXED>(q, a.q + at, a, first, a.t, e0);
-    fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
-}
-
-/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq is kept. */
-template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
-{
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
-    DYNAMIC_SHARED(float4, scratch);
-    float *q = (float *)scratch, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
-    float *ds = v;
-    const int ty = (int)threadIdx.x / 16;
-    const Attention kv = as_keys(a);
-    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
-    const int first = at.tile * TILE;
-    const int64_t queries = at.row * a.t * a.c + (int64_t)at.head * a.d;
-    const int64_t keys = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
-    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
-    const int ahead = first + visible.ahead, key_end = min(visible.count, ahead + TILE);
-    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
-    const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
-    float o[R][N];
-    init_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
-                                 a.accumulate[0]);
-    for (int j0 = begin; j0 < key_end; j0 += TILE) {
-        float x[R][4] = {}, y[R][4] = {};
-        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
-            __syncthreads();
-            if (j0 == begin || a.d > WIDTH)
-                fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, e0);
-            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, j0, key_end, e0);
-            __syncthreads();
-            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        {
+            const int column = block.at.column(step) + block.column_in_tile(c);
+            const int query = KEYS ? column : block.row_of(r);
+            const float saved = query < a.t ? a.saved[of_head + query] : 0.0f;
+            float d = x[1][r][c] - (query < a.t ? a.delta[of_head + query] : 0.0f);
+            if (a.cap > 0.0f)
+                d *= gckpti_softcap_deriv(x[0][r][c], 1.0f / a.cap);
+            x[0][r][c] = gckpti_exp(block.score(x[0][r][c], mask, c, step) - saved);
+            x[1][r][c] = x[0][r][c] * d * a.scale;
         }
-        __syncthreads();
-        probabilities<R>(x, y, a, of_head, make_int2(first + ty, j0), ds);
+    }
+}
+
+/* Computes dq of 64 queries by chains over ascending keys or, if KEYS, dk and dv of 64 keys by
+ * chains over ascending queries, one head after the other. Scores of dq overwrite v. */
+template <bool KEYS, int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - KEYS : 1)
+    attention_backward_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16;
+    DYNAMIC_SHARED(float4, scratch);
+    const HeadBlock<KEYS, true, R, WIDTH, MIXED> block(a, (float *)scratch, (int)blockIdx.x);
+    float d[R][N], dv[R][N], x[2][R][4], *const to = KEYS ? a.dk : a.dq;
+    float *const scores = KEYS ? block.rows[1] + block.LONG : block.columns[1];
+    block.init(d, to, a.accumulate[KEYS]);
+    if (KEYS)
+        block.init(dv, a.dv, a.accumulate[2]);
+    for (int step = 0; step < block.at.steps(); step++) {
+        block.all_dots(x, step);
+        score_gradients(x, a, block, step, scores);
+        UNROLL for (int which = 0; which <= KEYS && a.d > WIDTH; which++)
+            block.stage_columns(which, step, block.e0);
         if (a.d > WIDTH)
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
-        score_gradients<R>(y, x, a, of_head, first + ty);
-        store_scores<R, MIXED>(ds, y);
-        __syncthreads();
-        sum_over_keys<R, N, MIXED>(o, ds, k, min(key_end - j0, (int)TILE), ahead - j0, a.window);
-    }
-    store_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                           key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
-}
-
-/* Sets rows of o to 0 whose keys no query may see. If MIXED, rows of keys before all windows become
- * x + 0 instead, where x has the gradients that they add to (if not NULL): subnormal x stays. */
-template <int R, int N, bool MIXED>
-__device__ void clear_masked(float (&o)[R][N], const float *x, const Attention &a, int first,
-                             Keys visible, int e0)
-{
-    UNROLLED(r, R) UNROLLED(n, N)
-    {
-        const int e = e0 + column_of(n), row = first + r;
-        o[r][n] = row < visible.count ? o[r][n] : 0.0f;
-        if (MIXED && x && row < visible.ahead + 1 - a.window && e < a.d)
-            o[r][n] = x[row * a.c + e] + 0.0f;
-    }
-}
-
-/* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
-template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
-{
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, LONG = TILE * ROW;
-    DYNAMIC_SHARED(float4, scratch);
-    float *q = (float *)scratch, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
-    const Attention kv = as_keys(a);
-    const HeadTile at = head_tile_of(kv, (a.s + TILE - 1) / TILE, false);
-    const int first = at.tile * TILE, slice = at.slice * WIDTH;
-    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* first row of the thread */
-    const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
-    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
-    float dk[R][N], dv[R][N];
-    float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
-    init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
-    init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* first query that sees one */
-    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
-    const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
-    for (int step = 0; step < tiles * a.group; step++) {
-        const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
-        const int n = min(a.t - i0, (int)TILE), ahead = i0 + visible.ahead - first;
-        const int64_t queries = at.row * a.t * a.c + (int64_t)head * a.d;
-        const int64_t of_head = (at.row * a.heads + head) * a.t;
-        float x[R][4] = {}, y[R][4] = {};
-        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, e0);
-            if (step == 0 || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, first, visible.count, e0);
-                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, first, visible.count, e0);
-            }
-            __syncthreads();
-            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            if (a.dk)
-                dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        if (KEYS && a.dv) {
+            store_scores<R, MIXED>(scores, x[0]);
+            __syncwarp(); /* each warp reads only rows of scores that it wrote */
+            block.add_terms(dv, scores, block.columns[1], step);
+            __syncwarp();
         }
-        probabilities<R>(x, y, a, of_head, make_int2(i0 + ty, first), scores);
-        if (a.d > WIDTH) {
-            __syncthreads();
-            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
+        if (to) {
+            store_scores<R, MIXED>(scores, x[1]);
+            __syncwarp();
+            block.add_terms(d, scores, block.columns[0], step);
         }
-        store_scores<R, MIXED>(scores, x);
-        __syncthreads();
-        if (a.dv)
-            sum_over_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
-        if (!a.dk)
-            continue;
-        __syncthreads();
-        score_gradients<R>(y, x, a, of_head, i0 + ty);
-        store_scores<R, MIXED>(scores, y);
-        __syncthreads();
-        sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
-    const int attended = tiles ? visible.count : 0;
-    clear_masked<R, N, MIXED>(dk, a.accumulate[1] ? to_k : NULL, kv, first_row, visible, slice);
-    clear_masked<R, N, MIXED>(dv, a.accumulate[2] ? to_v : NULL, kv, first_row, visible, slice);
-    if (a.dk)
-        store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
-    if (a.dv)
-        store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
+    if (to)
+        block.finish(d, to, a.accumulate[KEYS]);
+    if (KEYS && a.dv)
+        block.finish(dv, a.dv, a.accumulate[2]);
 }
 
 /* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0
@@ -5034,19 +4827,19 @@ __device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j
 }
 
 /* Computes the mask's gradient: a thread has an element, and adds the terms of the scores that it
- * is added to, in the order of gckpti_mask_tile. n: the mask's sizes; all: those of the scores. */
+ * is added to, in the order of gckpti_mask_tile. n: the mask's sizes, 1 or those of the scores. */
 struct MaskAxes {
-    int64_t n[4], all[4];
+    int64_t n[4];
     int accumulate;
 };
-__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m)
+__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m, int64_t rows)
 {
     for (EACH(e, m.n[0] * m.n[1] * m.n[2] * m.n[3])) {
         const int64_t at[4] = { e / m.n[3] / m.n[2] / m.n[1], e / m.n[3] / m.n[2] % m.n[1],
                                 e / m.n[3] % m.n[2], e % m.n[3] };
         const int64_t end_i = m.n[2] > 1 ? at[2] + 1 : a.t, end_j = m.n[3] > 1 ? at[3] + 1 : a.s;
         float sum = m.accumulate ? a.dmask[e] : 0.0f;
-        for (int64_t b = at[0]; b < m.all[0]; b += m.n[0])
+        for (int64_t b = at[0]; b < rows; b += m.n[0])
             for (int64_t h = at[1]; h < a.heads; h += m.n[1])
                 for (int64_t i0 = at[2]; i0 < end_i; i0 += TILE)
                     for (int64_t j0 = at[3]; j0 < end_j; j0 += TILE)
@@ -5074,20 +4867,21 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
         run_tiles<R, WIDTH, attention_forward_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 3);
-    if (a.g && a.dq)
-        run_tiles<R, WIDTH, attention_dq_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 4);
-    if (a.g && (a.dk || a.dv))
-        run_tiles<R, OF_KEYS, attention_dk_kernel<R, OF_KEYS, MIXED>>(
+    if (a.dq)
+        run_tiles<R, WIDTH, attention_backward_kernel<false, R, WIDTH, MIXED>>(call, a, a.t,
+                                                                               a.heads, 4);
+    if (a.dk || a.dv)
+        run_tiles<R, OF_KEYS, attention_backward_kernel<true, R, OF_KEYS, MIXED>>(
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 void mask_gradient(const gckpt_call *call, const Attention &a)
 {
     const gckpt_arg &mask = call->in[3];
-    MaskAxes m = { { 1, 1, 1, 1 }, { call->shape.d[0], a.heads, a.t, a.s }, mask.accumulate };
+    MaskAxes m = { { 1, 1, 1, 1 }, mask.accumulate };
     for (int k = 1; k <= mask.shape.n; k++)
         m.n[4 - k] = mask.shape.d[mask.shape.n - k];
-    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m);
+    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m, call->shape.d[0]);
 }
 
 void attention_by(const gckpt_call *call, bool)
@@ -5096,7 +4890,6 @@ void attention_by(const gckpt_call *call, bool)
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     Attention a = { heads_of(call), q->data, k->data, v->data, call->grad_out, call->out };
     a.delta = (const float *)call->workspace, a.keys = keys_of(call);
-    a.c = h.c, a.kc = h.kv_c, a.window = (int)gckpti_min(h.window, INT32_MAX);
     a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
@@ -5104,7 +4897,7 @@ void attention_by(const gckpt_call *call, bool)
     a.mask = h.mask, a.dmask = a.g && a.mask.x ? call->in[3].grad : NULL;
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
-    if (a.dq || a.dk || a.dmask)
+    if (a.g)
         for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
@@ -5876,19 +5669,8 @@ gckpt_result linear_workspace(gckpt_call *call)
  * dk and dv, so that one thread computes a sum, in one order. */
 struct MmaAttention : Heads {
     const uint16_t *q, *k, *v, *g;
-    int c, kc; /* as in Attention */
     Results out, dq, dk, dv;
 };
-
-/* Copies n lines of head h from line `first` of row b of x (B,lines,C), 0 from line `end` on. */
-template <int D, int n>
-__device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
-                                  int lines, int end, uint16_t *tile)
-{
-    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c,
-                                 p.aligned };
-    stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
-}
 
 /* Computes s (16, 8 n): products, along the head, of 16 lines of a from `row` on and 8 n of b. */
 template <int D, int n>
@@ -5989,24 +5771,43 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         add_terms<D, n, FROM, true>(s, b, o, FROM ? visible - row : visible + row);
 }
 
-/* Stores o * times in lines line + lane / 4 and line + lane / 4 + 8 of y. */
-template <int D>
-__device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
-                                   int h, int line, int lines, const float o[D / 8][4],
-                                   const float (&times)[2])
-{
-    int lane = threadIdx.x % 32;
-    UNROLLED(half, 2) {
-        int i = line + lane / 4 + half * 8;
-        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
-        UNROLLED(x, D / 8) {
-            int j = x * 8 + lane % 4 * 2;
-            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
-            if (i < lines)
-                write_vec<2>(y, at + j, p.d - j, p.aligned, v, accumulate);
+/* A warp has 16 of the rows; a thread has rows `row` and `row` + 8 of the block and, of each 8
+ * columns of a tile, `pair` and `pair` + 1. */
+template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n> {
+    typedef HeadRows<KEYS, n> Base;
+    int warp_row, row, pair;
+
+    __device__ __forceinline__ MmaBlock(const MmaAttention &p, int block)
+        : Base(p, block), warp_row((int)threadIdx.x / 32 * 16),
+          row(warp_row + (int)threadIdx.x % 32 / 4), pair((int)threadIdx.x % 4 * 2)
+    {
+    }
+    __device__ __forceinline__ void copy_rows(const uint16_t *x, uint16_t *tile) const
+    {
+        Base::template stage_rows<D, 128, Swizzled<D>, false>(x, 0, tile);
+    }
+    __device__ __forceinline__ void copy_columns(const uint16_t *x, int step, uint16_t *tile) const
+    {
+        Base::template stage_columns<D, 128, Swizzled<D>, false>(x, step, 0, tile);
+    }
+    /* Stores o * times; keys that no query sees get 0. */
+    __device__ __forceinline__ void store(const MmaAttention &p, const Results &y, int accumulate,
+                                          const float o[D / 8][4], const float (&times)[2]) const
+    {
+        UNROLLED(half, 2) {
+            const int i = this->first + row + half * 8;
+            const bool zero = KEYS && i >= this->visible.count;
+            UNROLLED(x, D / 8) {
+                const int e = x * 8 + pair;
+                const float v[2] = { zero ? 0.0f : o[x][2 * half] * times[half],
+                                     zero ? 0.0f : o[x][2 * half + 1] * times[half] };
+                if (i < this->count())
+                    write_vec<2>(y, this->rows_at + i * this->stride() + e, p.d - e, p.aligned, v,
+                                 accumulate);
+            }
         }
     }
-}
+};
 
 /* Calls use(i) for i = 0..n-1, each while the copies to shared memory by stage(i + 1) run. */
 template <class S, class U> __device__ __forceinline__ void pipeline(int n, S stage, U use)
@@ -6024,54 +5825,29 @@ template <class S, class U> __device__ __forceinline__ void pipeline(int n, S st
     }
 }
 
-/* A block's 64 queries of a head. Blocks with most keys come first. */
-struct MmaQueries {
-    int lane, row, head, b, h, q0, ahead; /* row: the warp's first one of the 64 */
-    Keys visible;
-    __device__ __forceinline__ explicit MmaQueries(const MmaAttention &p)
-    {
-        const int blocks = (p.t + 63) / 64;
-        lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;
-        head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-        q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64;
-        visible = keys_of_row(p.keys, p.lengths, b), ahead = q0 + visible.ahead;
-    }
-    /* Calls use(step, k, v) for each tile of 64 keys that a query sees. k, v: two tiles each. */
-    template <int D, class U>
-    __device__ __forceinline__ void each_tile(const MmaAttention &p, uint16_t *k, uint16_t *v,
-                                              U use) const
-    {
-        const MmaAttention kv = as_keys(p);
-        const auto stage = [&](int step) {
-            const int to = step % 2 * 64 * D;
-            stage_head<D, 64>(kv, p.k, b, h / p.group, step * 64, p.s, visible.count, k + to);
-            stage_head<D, 64>(kv, p.v, b, h / p.group, step * 64, p.s, visible.count, v + to);
-        };
-        pipeline((min(visible.count, ahead + 64) + 63) / 64, stage, [&](int step) {
-            use(step, k + step % 2 * 64 * D, v + step % 2 * 64 * D);
-        });
-    }
-};
-
-template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
+template <int D>
+__global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
+    mma_attention_forward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles;
-    const MmaQueries at(p);
-    const int lane = at.lane, row = at.row;
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
+    const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     float o[D / 8][4] = {}, s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
-    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
-    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
-        scores<D, 8>(q, row, k, s);
-        int i = at.ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
+    at.copy_rows(p.q, q);
+    const auto stage = [&](int step) {
+        at.copy_columns(p.k, step, k + step % 2 * SIZE);
+        at.copy_columns(p.v, step, v + step % 2 * SIZE);
+    };
+    pipeline(at.tiles, stage, [&](int step) {
+        scores<D, 8>(q, at.warp_row, k + step % 2 * SIZE, s);
 #pragma unroll
-        for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(at.visible.count, i + 1);
+        for (int half = 0; half < 2; half++) {
+            const int end = min(at.columns(step), at.lag(step) + at.row + half * 8 + 1);
             float top = max[half], rescale, shift;
             UNROLLED(x, 16) {
                 float &score = s[x / 2][2 * half + x % 2];
-                score = j + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
+                score = at.pair + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
                 top = score > top ? score : top;
             }
             top = row_max(top, 2);
@@ -6087,20 +5863,20 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_product<D, 8, false>(s, v, o, at.ahead - step * 64, row);
-    };
-    at.each_tile<D>(p, q + SIZE, q + 3 * SIZE, add_keys);
+        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, at.lag(step), at.warp_row);
+    });
+    const MmaBlock<false, D, 64> to(p, gckpti_block_index());
     UNROLLED(half, 2) {
-        int i = at.q0 + row + lane / 4 + half * 8;
+        const int i = to.first + to.row + half * 8;
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
-        if (p.saved && i < p.t && lane % 4 == 0)
-            p.saved[(int64_t)at.head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        if (p.saved && i < p.t && to.pair == 0)
+            p.saved[to.first_query(0) + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
-        store_lines<D>(p, p.out, 0, at.b, at.h, at.q0 + row, p.t, o, sum);
+        to.store(p, p.out, 0, o, sum);
 }
 
 /* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
@@ -6111,94 +5887,57 @@ __device__ inline void softmax_grad(const MmaAttention &p, float saved, float de
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
-/* Computes dq of 64 queries over all keys that they see. */
-template <int D>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
-{
-    enum { SIZE = 64 * D };
-    DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE;
-    const MmaQueries at(p);
-    const int row = at.row, i = at.q0 + row + at.lane / 4;
-    float o[D / 8][4] = {}, s[8][4], d[8][4], saved[2], delta[2];
-    UNROLLED(half, 2) {
-        const int64_t query = (int64_t)at.head * p.t + i + half * 8;
-        saved[half] = i + half * 8 < p.t ? p.saved[query] : INFINITY;
-        delta[half] = i + half * 8 < p.t ? p.delta[query] : 0.0f;
-    }
-    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
-    stage_head<D, 64>(p, p.g, at.b, at.h, at.q0, p.t, p.t, g);
-    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
-        scores<D, 8>(q, row, k, s);
-        scores<D, 8>(g, row, v, d);
-        UNROLLED(x, 32) {
-            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + at.lane % 4 * 2 + x % 2;
-            int here = j < at.visible.count && j <= i + half * 8 + at.visible.ahead;
-            softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
-        }
-        add_product<D, 8, false>(d, k, o, at.ahead - step * 64, row);
-    };
-    at.each_tile<D>(p, g + SIZE, g + 3 * SIZE, add_keys);
-    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, { 1, 1 });
-}
-
-/* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
-template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
-{
-    UNROLLED(x, D / 2)
-        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
-            o[x / 4][x % 4] = 0.0f;
-}
-
-/* Computes dk and dv of 64 keys over all queries that see them, n queries at a time, one head after
- * the other. Scores are transposed: rows are keys. */
-template <int D, int n>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
+/* Computes dq of 64 queries over all keys that they see or, if KEYS, dk and dv of 64 keys over all
+ * queries that see them, n queries at a time, one head after the other. */
+template <bool KEYS, int D, int n>
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
+    mma_attention_backward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
-    SHARED(float, saved, [2][n]);
+    uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
+    uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
+    SHARED(float, saved, [2][n]); /* KEYS: of the queries of two tiles */
     SHARED(float, delta, [2][n]);
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
-    int shared = (int)(blockIdx.x / blocks), all = p.heads / p.group, b = shared / all;
-    int k0 = (int)(blockIdx.x % blocks) * 64;
-    const MmaAttention kv = as_keys(p);
-    const Keys visible = keys_of_row(p.keys, p.lengths, b);
-    int first = max(k0 - visible.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
-    int steps = k0 < visible.count ? tiles * p.group : 0;
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4];
-    stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
-    stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
-    const auto stage = [&](int step) {
-        int to = step % 2, i0 = (first + step % tiles) * n;
-        int i = i0 + (int)threadIdx.x, h = shared % all * p.group + step / tiles;
-        int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
-        stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
-        stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
-        if (threadIdx.x < n) {
-            saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
-            delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
-        }
+    const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
+    float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
+    const auto load_saved = [&](int step, int i, float *saved_of, float *delta_of) {
+        *saved_of = i < p.t ? p.saved[at.first_query(step) + i] : INFINITY;
+        *delta_of = i < p.t ? p.delta[at.first_query(step) + i] : 0.0f;
     };
-    pipeline(steps, stage, [&](int step) {
-        int now = step % 2, ahead = (first + step % tiles) * n + visible.ahead;
-        scores<D, n / 8>(k, row, q + now * PART, s);
-        scores<D, n / 8>(v, row, g + now * PART, d);
-        UNROLLED(x, n / 2) {
-            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
-                  &d[x / 4][x % 4]);
+    UNROLL for (int half = 0; half < 2 && !KEYS; half++)
+        load_saved(0, at.first + at.row + half * 8, &mine[0][half], &mine[1][half]);
+    at.copy_rows(KEYS ? p.k : p.q, rows[0]);
+    at.copy_rows(KEYS ? p.v : p.g, rows[1]);
+    const auto stage = [&](int step) {
+        const int to = step % 2, thread = (int)threadIdx.x;
+        at.copy_columns(KEYS ? p.q : p.k, step, columns[0] + to * PART);
+        at.copy_columns(KEYS ? p.g : p.v, step, columns[1] + to * PART);
+        if (KEYS && thread < n)
+            load_saved(step, at.column(step) + thread, &saved[to][thread],
+                       &delta[to][thread]);
+    };
+    pipeline(at.steps(), stage, [&](int step) {
+        const int now = step % 2, lag = at.lag(step), count = at.columns(step);
+        const uint16_t *x = columns[0] + now * PART, *y = columns[1] + now * PART;
+        scores<D, n / 8>(rows[0], at.warp_row, x, s);
+        scores<D, n / 8>(rows[1], at.warp_row, y, d);
+        UNROLLED(e, n / 2) {
+            const int half = e / 2 % 2, r = at.row + half * 8, c = at.pair + e / 4 * 8 + e % 2;
+            const bool here = KEYS ? c >= r - lag : c < min(count, lag + r + 1);
+            softmax_grad(p, KEYS ? saved[now][c] : mine[0][half],
+                         KEYS ? delta[now][c] : mine[1][half], here, &s[e / 4][e % 4],
+                         &d[e / 4][e % 4]);
         }
-        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0, row);
-        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0, row);
+        if (KEYS)
+            add_product<D, n / 8, true>(s, y, dv, lag, at.warp_row);
+        add_product<D, n / 8, KEYS>(d, x, o, lag, at.warp_row);
     });
-    clear_masked<D>(dk, k0 + row, visible.count);
-    clear_masked<D>(dv, k0 + row, visible.count);
-    if (wanted(p.dk))
-        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, { 1, 1 });
-    if (wanted(p.dv))
-        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, { 1, 1 });
+    const Results &to = KEYS ? p.dk : p.dq;
+    if (wanted(to))
+        at.store(p, to, p.accumulate[KEYS], o, { 1, 1 });
+    if (KEYS && wanted(p.dv))
+        at.store(p, p.dv, p.accumulate[2], dv, { 1, 1 });
 }
 
 /* Returns the operands (copied if they are not bf16), for the backward also the output's gradient,
@@ -6208,7 +5947,6 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     const gckpt_arg *in = call->in;
     MmaAttention p = { heads_of(call) };
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
-    p.c = (int)in[0].shape.d[2], p.kc = (int)in[1].shape.d[2];
     p.q = operand(call, workspace, value_of(in[0]), queries);
     p.k = operand(call, workspace, value_of(in[1]), keys);
     p.v = operand(call, workspace, value_of(in[2]), keys);
@@ -6229,10 +5967,10 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
     if (!p.g)
         run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
     if (p.g && wanted(p.dq))
-        run<mma_attention_dq_kernel<D>>(call, queries, 128, 6 * 64 * D * 2, p);
+        run<mma_attention_backward_kernel<false, D, 64>>(call, queries, 128, 6 * 64 * D * 2, p);
     if (p.g && (wanted(p.dk) || wanted(p.dv)))
-        run<mma_attention_dkv_kernel<D, QUERIES>>(call, keys, 128, (2 * 64 + 4 * QUERIES) * D * 2,
-                                                  p);
+        run<mma_attention_backward_kernel<true, D, QUERIES>>(call, keys, 128,
+                                                             (2 * 64 + 4 * QUERIES) * D * 2, p);
 }
 
 void attention_by(const gckpt_call *call, bool backward)

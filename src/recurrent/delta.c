@@ -141,14 +141,12 @@ static void gckpti_delta_forward_item(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Computes the backward of a head, in the order of the comment above. */
-static void gckpti_delta_backward_steps(const gckpti_delta_call *s, int64_t row, int64_t head,
-                                        float *starts)
+/* Computes the backward of a head, in the order of the comment above. starts: workspace, zeros. */
+GCKPTI_INLINE void gckpti_delta_backward_steps(const gckpti_delta_call *s, int64_t row,
+                                               int64_t head, float *starts)
 {
     const int64_t n = s->keys * s->values;
     float *states = starts + s->chunks * n, *d = states + s->chunk * n, *r = d + n;
-    gckpti_zero_unless(starts, n, 0);
-    gckpti_zero_unless(d, n, 0);
     for (int64_t t = 0; t < (s->chunks - 1) * s->chunk; t++) {
         float *to = starts + (t / s->chunk + 1) * n;
         const gckpti_delta_step x =
@@ -163,7 +161,7 @@ static void gckpti_delta_backward_steps(const gckpti_delta_call *s, int64_t row,
             gckpti_delta_step x =
                 gckpti_delta_step_of(s, row, head, first + k, k ? to - n : starts + c * n, to);
             x.r = r + k * s->values, x.d = d, x.scratch = r + s->chunk * s->values;
-            (i < count ? s->step : s->grads)(&x);
+            i < count ? s->step(&x) : s->grads(&x);
         }
     }
 }
@@ -172,9 +170,11 @@ static void gckpti_delta_backward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_delta_call *s = (const gckpti_delta_call *)context;
     const int64_t row = i / s->o.key_heads, first = i % s->o.key_heads * s->group;
-    float *scratch = s->workspace + worker * gckpti_delta_workspace(s, 1);
-    for (int64_t head = first; head < first + s->group; head++)
-        gckpti_delta_backward_steps(s, row, head, scratch);
+    const int64_t floats = gckpti_delta_workspace(s, 1);
+    for (int64_t head = first; head < first + s->group; head++) {
+        gckpti_zero_unless(s->workspace + worker * floats, floats, 0);
+        gckpti_delta_backward_steps(s, row, head, s->workspace + worker * floats);
+    }
 }
 
 static void gckpti_compute_delta_rule(const gckpt_call *call, int backward)

@@ -354,7 +354,7 @@ void test_tiles(int64_t m, int64_t k, int64_t n, int transposed)
         const Tile *best = best_tile(EXACT_TILES, 6, &t, sm_count(&c));
         printf("%6ld %4ld %5ld %-2s", (long)m, (long)k, (long)n, kind_name[kind]);
         for (const Tile &tile : EXACT_TILES) {
-            Product q = product_of(&t, 0);
+            Gemm q = gemm_of(&t, 0);
             double s = seconds([&] { tile.run(&c, &q); });
             printf(" %6.1f%c", 2e-12 * (double)m * (double)k * (double)n / s,
                    &tile == best ? '*' : ' ');

@@ -133,9 +133,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.more = 2 * m * n * ((p.fusion.op > fast::GELU) + (p.fusion.op && p.fusion.out != p.c.bf16)) / 3.35e12;
     } else if (is("mma_attention")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaAttention>>(&l.arguments));
-        double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t, products = is("mma_attention_forward") ? 2
-                                                                                         : is("mma_attention_dq")    ? 3
-                                                                                                                  : 4;
+        double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t;
+        double products = is("mma_attention_forward") ? 2 : is("mma_attention_backward_kernel<false") ? 3 : 4;
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;

@@ -1,28 +1,3 @@
-/* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
- * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
- * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. seen: the first key that
- * is not masked, and the end of those keys. */
-__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, const float *mask,
-                                            int2 seen, bool first, float *max, float *sum)
-{
-    float top = -INFINITY;
-    UNROLLED(c, 4)
-    {
-        const int j = (int)threadIdx.x % 16 + 16 * c;
-        x[c] = j >= seen.x && j < seen.y ? gckpti_mul(x[c], a.after) : -INFINITY;
-        if (mask && j < seen.y)
-            x[c] += mask[j * a.mask.step[3]];
-        top = fmaxf(top, x[c]);
-    }
-    const float factor = online_factor(row_max(top), first, max);
-    const float shift = gckpti_shift(*max);
-    UNROLLED(c, 4)
-    x[c] = gckpti_exp(x[c] - shift);
-    const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    return factor;
-}
-
 /* With a cap: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`,
  * where each thread has separate elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
@@ -37,70 +12,220 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
     UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
+/* A thread's part of a block. In shared memory: `rows` of q and, in a backward, g (if KEYS, k and
+ * v); `columns` of k and v (if KEYS, q and g). */
+template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlock {
+    enum { N = WIDTH / 16, LINE = WIDTH + 4, LONG = TILE * LINE, STEP = TILE / R };
+    const Attention &a;
+    const HeadRows<KEYS> at;
+    int e0; /* first column of d in the result's slice */
+    float *rows[2], *columns[2];
+
+    __device__ __forceinline__ HeadBlock(const Attention &of, float *shared, int block)
+        : a(of), at(of, block / of.slices),
+          e0(block % of.slices * WIDTH), rows{ shared, shared + 3 * LONG }, columns{
+              shared + LONG, shared + 2 * LONG
+          }
+    {
+    }
+    /* Return row r of this thread; its column c in a tile. */
+    __device__ int row_of(int r) const { return at.first + (int)threadIdx.x / 16 + STEP * r; }
+    __device__ static int column_in_tile(int c) { return (int)threadIdx.x % 16 + 16 * c; }
+
+    __device__ __forceinline__ void stage_rows(int which, int e) const
+    {
+        const float *x = which ? (KEYS ? a.v : a.g) : KEYS ? a.k : a.q;
+        at.template stage_rows<WIDTH, 16 * STEP, Padded<LINE>, MIXED>(x, e, rows[which]);
+    }
+    __device__ __forceinline__ void stage_columns(int which, int step, int e) const
+    {
+        const float *x = which ? (KEYS ? a.g : a.v) : KEYS ? a.q : a.k;
+        at.template stage_columns<WIDTH, 16 * STEP, Padded<LINE>, MIXED>(x, step, e,
+                                                                         columns[which]);
+    }
+    /* Computes the dots of q and k and, in a backward, of g and v. A forward only copies v. */
+    __device__ __forceinline__ void all_dots(float (&x)[2][R][4], int step) const
+    {
+        UNROLLED(i, 8 * R)
+        x[i / 4 / R][i / 4 % R][i % 4] = 0.0f;
+        for (int e = 0; e < a.d; e += WIDTH) {
+            __syncthreads();
+            UNROLLED(which, 1 + BACKWARD)
+            {
+                if (step == 0 || a.d > WIDTH)
+                    stage_rows(which, e);
+                stage_columns(which, step, e);
+            }
+            if (!BACKWARD && e == 0 && a.out)
+                stage_columns(1, step, e0);
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x[0], rows[0], columns[0], a.d - e);
+            if (BACKWARD && (!KEYS || a.dk))
+                dots<R, WIDTH, MIXED>(x[1], rows[1], columns[1], a.d - e);
+        }
+        __syncthreads();
+    }
+
+    /* Returns true if row r and column c exist and see each other. */
+    __device__ bool sees(int r, int c, int step) const
+    {
+        const int more = (int)threadIdx.x / 16 + STEP * r - column_in_tile(c);
+        return column_in_tile(c) < at.columns(step) && is_visible(at.lag(step) + more, a.window);
+    }
+    /* Return the mask of a step's head (its place is computed again, since registers are few); of
+     * row r, from the first column on. */
+    __device__ const float *mask_of_head(int step) const
+    {
+        const HeadRows<KEYS> here(a, gckpti_block_index() / a.slices);
+        const int64_t *by = a.mask.step, head = here.query_head(step);
+        return a.mask.x + here.batch_row * by[0] + head * by[1];
+    }
+    __device__ const float *mask_of_row(const float *mask, int r, int step) const
+    {
+        const int64_t *by = a.mask.step, row = row_of(r);
+        return mask && row < at.count() ? mask + row * by[2 + KEYS] + at.column(step) * by[3 - KEYS]
+                                        : NULL;
+    }
+    /* Returns the score of a dot product, which cap_scores may have capped. */
+    __device__ float score(float x, const float *mask, int c, int step) const
+    {
+        x = gckpti_mul(x, a.after);
+        if (mask && column_in_tile(c) < at.columns(step))
+            x += mask[column_in_tile(c) * a.mask.step[3 - KEYS]];
+        return x;
+    }
+
+    /* Adds p x to this thread's rows of o, in order over the columns that each row sees (CUT: some
+     * rows do not see all of them). p, x: scores and lines of the columns, in shared memory. */
+    template <bool CUT>
+    __device__ __forceinline__ void add_tile(float (&o)[R][N], const float *p, const float *x,
+                                             int step) const
+    {
+        const int n = at.columns(step), lag = at.lag(step), ty = (int)threadIdx.x / 16;
+        Block<R, N, MIXED> sums;
+        sums.begin();
+#pragma unroll 1
+        for (int j = 0; j < n; j += 4) {
+            Vec<float, 4> scores[R];
+            float y[N];
+            sums.start_block(o, j);
+            UNROLLED(r, R)
+            scores[r] = load<4>(p + (ty + STEP * r) * SCORES + j);
+            UNROLLED(k, 4)
+            {
+                if (CUT && j + k >= n)
+                    break;
+                load_columns(y, x + (j + k) * LINE);
+                UNROLLED(r, R)
+                {
+                    const int more = KEYS ? j + k - ty - STEP * r : ty + STEP * r - j - k;
+                    sums.term(o, k, r, scores[r].v[k], y, !CUT || is_visible(lag + more, a.window));
+                }
+            }
+        }
+        sums.end(o, true);
+    }
+    __device__ __forceinline__ void add_terms(float (&o)[R][N], const float *p, const float *x,
+                                              int step) const
+    {
+        const int lag = at.lag(step);
+        if (lag >= TILE - 1 && is_visible(lag + TILE - 1, a.window) && at.columns(step) % 4 == 0)
+            add_tile<false>(o, p, x, step);
+        else
+            add_tile<true>(o, p, x, step);
+    }
+
+    /* Loads initial values of chains: this thread's elements of a result x, or zeros. */
+    __device__ __forceinline__ void init(float (&o)[R][N], const float *x, int accumulate) const
+    {
+        UNROLLED(r, R) UNROLLED(n, N)
+        {
+            const int e = e0 + column_of(n);
+            const bool here = accumulate && row_of(r) < at.count() && e < a.d;
+            o[r][n] = here ? x[at.rows_at + row_of(r) * at.stride() + e] : 0.0f;
+            o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
+        }
+    }
+    /* Stores this thread's elements of a result x. If no query sees a key, its row is 0 or, if it
+     * accumulates, stays; MIXED: it becomes x + 0, with subnormal x, if its window is over. */
+    __device__ __forceinline__ void finish(float (&o)[R][N], float *x, int accumulate) const
+    {
+        const int count = accumulate && KEYS ? at.visible.count : at.count();
+        UNROLLED(r, R) UNROLL for (int n = 0; n < N; n += 4)
+        {
+            const int e = e0 + column_of(n), row = row_of(r);
+            const int64_t to = at.rows_at + row * at.stride() + e;
+            if (row >= count || (accumulate && !at.tiles))
+                continue;
+            UNROLL for (int k = n; KEYS && k < n + 4; k++)
+            {
+                o[r][k] = row < at.visible.count ? o[r][k] : 0.0f;
+                if (MIXED && accumulate && row < at.visible.ahead + 1 - a.window && e + k - n < a.d)
+                    o[r][k] = x[to + k - n] + 0.0f;
+            }
+            write_vec<4>(Results{ x, NULL }, to, a.d - e, a.aligned, &o[r][n]);
+        }
+    }
+};
+
+/* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
+ * exponentials, and returns the factor for earlier terms. Keys that are not seen have the score
+ * -inf, whose exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
+__device__ __forceinline__ float online_row(float (&x)[4], bool first, float *max, float *sum)
+{
+    const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    const float factor = online_factor(row_max(top), first, max);
+    const float shift = gckpti_shift(*max);
+    UNROLLED(c, 4)
+    x[c] = gckpti_exp(x[c] - shift);
+    const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    return factor;
+}
+
 /* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, a processor
  * runs 3 blocks at once; 2 if heads are wide or bf16 is used, 1 if both. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
 {
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    constexpr int N = WIDTH / 16;
     DYNAMIC_SHARED(float4, scratch);
-    float *q = (float *)scratch, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Attention kv = as_keys(a);
-    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
-    const int first = at.tile * TILE;
-    const int64_t column = (int64_t)at.head * a.d;
-    const int64_t key = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
-    const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
-    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
-    const int key_end = min(visible.count, first + visible.ahead + TILE);
-    const int begin = max(first + visible.ahead + 1 - a.window, 0) / TILE * TILE;
-    float o[R][N] = {}, max[R] = {}, sum[R] = {};
-    for (int j0 = begin; j0 < key_end; j0 += TILE) {
-        const int keys = min(key_end - j0, (int)TILE);
-        float x[R][4] = {};
-        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
-            __syncthreads();
-            if (j0 == begin || a.d > WIDTH)
-                fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, kv, j0 % a.s, j0 % a.s + keys, e0);
-            if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, kv, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
-            __syncthreads();
-            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-        }
-        __syncthreads();
-        const int ahead = first + at_position(a.keys).ahead - j0;
+    typedef HeadBlock<false, false, R, WIDTH, MIXED> Queries;
+    const Queries block(a, (float *)scratch, (int)blockIdx.x);
+    float o[R][N] = {}, x[2][R][4], max[R] = {}, sum[R] = {}, *p = block.columns[0];
+    for (int step = 0; block.at.column(step) < block.at.end; step++) {
+        block.all_dots(x, step);
         if (a.cap > 0.0f)
-            cap_scores<R>(x, a, p);
+            cap_scores<R>(x[0], a, p);
+        const float *head_mask = R == 4 && !MIXED && a.mask.x ? block.mask_of_head(step) : NULL;
         UNROLLED(r, R)
         {
-            const int i = ty + STEP * r, end = i + 1 + ahead;
-            const int2 seen = make_int2((end > 0 ? end : 0) - a.window, min(keys, end));
-            const float *mask = R == 4 ? mask_row(a, at.row, at.head, first + i, j0) : NULL;
-            const float factor = online_row(x[r], a, mask, seen, j0 == begin, &max[r], &sum[r]);
+            const float *mask = block.mask_of_row(head_mask, r, step);
+            UNROLLED(c, 4)
+            x[0][r][c] =
+                block.sees(r, c, step) ? block.score(x[0][r][c], mask, c, step) : -INFINITY;
+            const float factor = online_row(x[0][r], step == 0, &max[r], &sum[r]);
             UNROLLED(n, N)
-            if (j0 > begin)
+            if (step > 0)
                 o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
-        store_scores<R, MIXED>(p, x);
+        store_scores<R, MIXED>(p, x[0]);
         __syncwarp(); /* each warp reads only rows of p that it wrote */
         if (a.out)
-            sum_over_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
+            block.add_terms(o, p, block.columns[1], step);
     }
+    const Queries end(a, (float *)scratch, gckpti_block_index());
     UNROLLED(r, R)
     {
-        const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
-        if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
-            a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
+        if (a.saved && end.e0 == 0 && threadIdx.x % 16 == 0 && end.row_of(r) < a.t)
+            a.saved[end.at.first_query(0) + end.row_of(r)] = max[r] + gckpti_log(sum[r]);
         UNROLLED(n, N)
         o[r][n] /= sum[r];
     }
     if (a.out)
-        store_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
-                               at.slice * WIDTH);
+        end.finish(o, a.out, 0);
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
@@ -115,209 +240,70 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
         delta[r] = dot;
 }
 
-/* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
-template <int R>
-__device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
-                              int64_t of_head, int first)
+/* Turns dots x[0] of q and k into probabilities, and x[1] of g and v into gradients of scores. */
+template <bool KEYS, int R, int WIDTH, bool MIXED>
+__device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Attention &a,
+                                                const HeadBlock<KEYS, true, R, WIDTH, MIXED> &block,
+                                                int step, float *scratch)
 {
+    const int64_t of_head = block.at.first_query(step);
+    if (a.cap > 0.0f)
+        cap_scores<R>(x[0], a, scratch);
+    const float *head_mask = R == 4 && !MIXED && a.mask.x ? block.mask_of_head(step) : NULL;
     UNROLLED(r, R)
     {
-        const int row = first + TILE / R * r;
-        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+        const float *mask = block.mask_of_row(head_mask, r, step);
         UNROLLED(c, 4)
-        y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
-    }
-}
-
-/* Multiplies scores x of a row's head by their factor and adds the mask, one by one, in `scratch`,
- * as cap_scores does. */
-template <int R>
-__device__ void mask_scores(float (&x)[R][4], const Attention &a, int64_t of_head, int2 first,
-                            float *scratch)
-{
-    const int plane = (int)(of_head / a.t);
-    store_scores<R, false>(scratch, x);
-    first.y += (int)threadIdx.x % 16;
-    scratch += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-#pragma unroll 1
-    for (int i = 0; i < 4 * R; i++) {
-        const int row = first.x + TILE / R * (i / 4), key = first.y + 16 * (i % 4);
-        float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
-        *s = gckpti_mul(*s, a.after);
-        if (row < a.t && key < a.s)
-            *s += *mask_row(a, plane / a.heads, plane % a.heads, row, key);
-    }
-    UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
-}
-
-/* Turns scores x into probabilities from query first.x on, of keys from first.y on. With a cap,
- * converts y, too. */
-template <int R>
-__device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
-                              int64_t of_head, int2 first, float *scratch)
-{
-    if (a.cap > 0.0f) {
-        cap_scores<R>(x, a, scratch);
-        cap_gradients<R>(y, x, a, of_head, first.x);
-    }
-    if (R == 4 && a.mask.x)
-        mask_scores<R>(x, a, of_head, first, scratch);
-    else
-        UNROLLED(r, R) UNROLLED(c, 4) x[r][c] = gckpti_mul(x[r][c], a.after);
-    UNROLLED(r, R)
-    {
-        const int row = first.x + TILE / R * r;
-        const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
-        UNROLLED(c, 4)
-        x[r][c] = gckpti_exp(x[r][c] - lse);
-    }
-}
-
-/* Turns y, gradients of the probabilities p, into ds, the gradients of scores. */
-template <int R>
-__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
-                                int64_t of_head, int first)
-{
-    UNROLLED(r, R)
-    {
-        const int row = first + TILE / R * r;
-        const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-        UNROLLED(c, 4)
-        y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
-    }
-}
-
-/* Loads a tile of q and one of g. */
-template <int R, int WIDTH, bool MIXED>
-__device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at, int first, int e0)
-{
-    fetch_tile<R, WIDTH, MIXED>(q, a.q + at, a, first, a.t, e0);
-    fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
-}
-
-/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq is kept. */
-template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
-{
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
-    DYNAMIC_SHARED(float4, scratch);
-    float *q = (float *)scratch, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
-    float *ds = v;
-    const int ty = (int)threadIdx.x / 16;
-    const Attention kv = as_keys(a);
-    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
-    const int first = at.tile * TILE;
-    const int64_t queries = at.row * a.t * a.c + (int64_t)at.head * a.d;
-    const int64_t keys = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
-    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
-    const int ahead = first + visible.ahead, key_end = min(visible.count, ahead + TILE);
-    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
-    const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
-    float o[R][N];
-    init_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
-                                 a.accumulate[0]);
-    for (int j0 = begin; j0 < key_end; j0 += TILE) {
-        float x[R][4] = {}, y[R][4] = {};
-        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
-            __syncthreads();
-            if (j0 == begin || a.d > WIDTH)
-                fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, e0);
-            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, j0, key_end, e0);
-            __syncthreads();
-            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        {
+            const int column = block.at.column(step) + block.column_in_tile(c);
+            const int query = KEYS ? column : block.row_of(r);
+            const float saved = query < a.t ? a.saved[of_head + query] : 0.0f;
+            float d = x[1][r][c] - (query < a.t ? a.delta[of_head + query] : 0.0f);
+            if (a.cap > 0.0f)
+                d *= gckpti_softcap_deriv(x[0][r][c], 1.0f / a.cap);
+            x[0][r][c] = gckpti_exp(block.score(x[0][r][c], mask, c, step) - saved);
+            x[1][r][c] = x[0][r][c] * d * a.scale;
         }
-        __syncthreads();
-        probabilities<R>(x, y, a, of_head, make_int2(first + ty, j0), ds);
+    }
+}
+
+/* Computes dq of 64 queries by chains over ascending keys or, if KEYS, dk and dv of 64 keys by
+ * chains over ascending queries, one head after the other. Scores of dq overwrite v. */
+template <bool KEYS, int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - KEYS : 1)
+    attention_backward_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16;
+    DYNAMIC_SHARED(float4, scratch);
+    const HeadBlock<KEYS, true, R, WIDTH, MIXED> block(a, (float *)scratch, (int)blockIdx.x);
+    float d[R][N], dv[R][N], x[2][R][4], *const to = KEYS ? a.dk : a.dq;
+    float *const scores = KEYS ? block.rows[1] + block.LONG : block.columns[1];
+    block.init(d, to, a.accumulate[KEYS]);
+    if (KEYS)
+        block.init(dv, a.dv, a.accumulate[2]);
+    for (int step = 0; step < block.at.steps(); step++) {
+        block.all_dots(x, step);
+        score_gradients(x, a, block, step, scores);
+        UNROLL for (int which = 0; which <= KEYS && a.d > WIDTH; which++)
+            block.stage_columns(which, step, block.e0);
         if (a.d > WIDTH)
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, j0, key_end, at.slice * WIDTH);
-        score_gradients<R>(y, x, a, of_head, first + ty);
-        store_scores<R, MIXED>(ds, y);
-        __syncthreads();
-        sum_over_keys<R, N, MIXED>(o, ds, k, min(key_end - j0, (int)TILE), ahead - j0, a.window);
-    }
-    store_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
-                           key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
-}
-
-/* Sets rows of o to 0 whose keys no query may see. If MIXED, rows of keys before all windows become
- * x + 0 instead, where x has the gradients that they add to (if not NULL): subnormal x stays. */
-template <int R, int N, bool MIXED>
-__device__ void clear_masked(float (&o)[R][N], const float *x, const Attention &a, int first,
-                             Keys visible, int e0)
-{
-    UNROLLED(r, R) UNROLLED(n, N)
-    {
-        const int e = e0 + column_of(n), row = first + r;
-        o[r][n] = row < visible.count ? o[r][n] : 0.0f;
-        if (MIXED && x && row < visible.ahead + 1 - a.window && e < a.d)
-            o[r][n] = x[row * a.c + e] + 0.0f;
-    }
-}
-
-/* Computes dk and dv of 64 keys by chains over ascending queries, one head after the other. */
-template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
-{
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, LONG = TILE * ROW;
-    DYNAMIC_SHARED(float4, scratch);
-    float *q = (float *)scratch, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
-    const Attention kv = as_keys(a);
-    const HeadTile at = head_tile_of(kv, (a.s + TILE - 1) / TILE, false);
-    const int first = at.tile * TILE, slice = at.slice * WIDTH;
-    const int ty = (int)threadIdx.x / 16, first_row = first + R * ty; /* first row of the thread */
-    const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
-    const Keys visible = keys_of_row(a.keys, a.lengths, at.row);
-    float dk[R][N], dv[R][N];
-    float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
-    init_rows<R, N, 1, MIXED>(dk, to_k, kv, first_row, a.s, slice, a.accumulate[1]);
-    init_rows<R, N, 1, MIXED>(dv, to_v, kv, first_row, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - visible.ahead, 0) / TILE * TILE; /* first query that sees one */
-    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - visible.ahead + a.window);
-    const int tiles = first < visible.count ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
-    for (int step = 0; step < tiles * a.group; step++) {
-        const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
-        const int n = min(a.t - i0, (int)TILE), ahead = i0 + visible.ahead - first;
-        const int64_t queries = at.row * a.t * a.c + (int64_t)head * a.d;
-        const int64_t of_head = (at.row * a.heads + head) * a.t;
-        float x[R][4] = {}, y[R][4] = {};
-        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, e0);
-            if (step == 0 || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, kv, first, visible.count, e0);
-                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, kv, first, visible.count, e0);
-            }
-            __syncthreads();
-            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            if (a.dk)
-                dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        if (KEYS && a.dv) {
+            store_scores<R, MIXED>(scores, x[0]);
+            __syncwarp(); /* each warp reads only rows of scores that it wrote */
+            block.add_terms(dv, scores, block.columns[1], step);
+            __syncwarp();
         }
-        probabilities<R>(x, y, a, of_head, make_int2(i0 + ty, first), scores);
-        if (a.d > WIDTH) {
-            __syncthreads();
-            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
+        if (to) {
+            store_scores<R, MIXED>(scores, x[1]);
+            __syncwarp();
+            block.add_terms(d, scores, block.columns[0], step);
         }
-        store_scores<R, MIXED>(scores, x);
-        __syncthreads();
-        if (a.dv)
-            sum_over_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
-        if (!a.dk)
-            continue;
-        __syncthreads();
-        score_gradients<R>(y, x, a, of_head, i0 + ty);
-        store_scores<R, MIXED>(scores, y);
-        __syncthreads();
-        sum_over_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
-    const int attended = tiles ? visible.count : 0;
-    clear_masked<R, N, MIXED>(dk, a.accumulate[1] ? to_k : NULL, kv, first_row, visible, slice);
-    clear_masked<R, N, MIXED>(dv, a.accumulate[2] ? to_v : NULL, kv, first_row, visible, slice);
-    if (a.dk)
-        store_rows<R, N, 1>(dk, to_k, kv, first_row, a.accumulate[1] ? attended : a.s, slice);
-    if (a.dv)
-        store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
+    if (to)
+        block.finish(d, to, a.accumulate[KEYS]);
+    if (KEYS && a.dv)
+        block.finish(dv, a.dv, a.accumulate[2]);
 }
 
 /* Adds the term p (dp - delta) of a score of query i and key j, of which `mask` is a part. head 0
@@ -338,19 +324,19 @@ __device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j
 }
 
 /* Computes the mask's gradient: a thread has an element, and adds the terms of the scores that it
- * is added to, in the order of gckpti_mask_tile. n: the mask's sizes; all: those of the scores. */
+ * is added to, in the order of gckpti_mask_tile. n: the mask's sizes, 1 or those of the scores. */
 struct MaskAxes {
-    int64_t n[4], all[4];
+    int64_t n[4];
     int accumulate;
 };
-__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m)
+__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m, int64_t rows)
 {
     for (EACH(e, m.n[0] * m.n[1] * m.n[2] * m.n[3])) {
         const int64_t at[4] = { e / m.n[3] / m.n[2] / m.n[1], e / m.n[3] / m.n[2] % m.n[1],
                                 e / m.n[3] % m.n[2], e % m.n[3] };
         const int64_t end_i = m.n[2] > 1 ? at[2] + 1 : a.t, end_j = m.n[3] > 1 ? at[3] + 1 : a.s;
         float sum = m.accumulate ? a.dmask[e] : 0.0f;
-        for (int64_t b = at[0]; b < m.all[0]; b += m.n[0])
+        for (int64_t b = at[0]; b < rows; b += m.n[0])
             for (int64_t h = at[1]; h < a.heads; h += m.n[1])
                 for (int64_t i0 = at[2]; i0 < end_i; i0 += TILE)
                     for (int64_t j0 = at[3]; j0 < end_j; j0 += TILE)
@@ -378,20 +364,21 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
         run_tiles<R, WIDTH, attention_forward_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 3);
-    if (a.g && a.dq)
-        run_tiles<R, WIDTH, attention_dq_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 4);
-    if (a.g && (a.dk || a.dv))
-        run_tiles<R, OF_KEYS, attention_dk_kernel<R, OF_KEYS, MIXED>>(
+    if (a.dq)
+        run_tiles<R, WIDTH, attention_backward_kernel<false, R, WIDTH, MIXED>>(call, a, a.t,
+                                                                               a.heads, 4);
+    if (a.dk || a.dv)
+        run_tiles<R, OF_KEYS, attention_backward_kernel<true, R, OF_KEYS, MIXED>>(
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 void mask_gradient(const gckpt_call *call, const Attention &a)
 {
     const gckpt_arg &mask = call->in[3];
-    MaskAxes m = { { 1, 1, 1, 1 }, { call->shape.d[0], a.heads, a.t, a.s }, mask.accumulate };
+    MaskAxes m = { { 1, 1, 1, 1 }, mask.accumulate };
     for (int k = 1; k <= mask.shape.n; k++)
         m.n[4 - k] = mask.shape.d[mask.shape.n - k];
-    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m);
+    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m, call->shape.d[0]);
 }
 
 void attention_by(const gckpt_call *call, bool)
@@ -400,7 +387,6 @@ void attention_by(const gckpt_call *call, bool)
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     Attention a = { heads_of(call), q->data, k->data, v->data, call->grad_out, call->out };
     a.delta = (const float *)call->workspace, a.keys = keys_of(call);
-    a.c = h.c, a.kc = h.kv_c, a.window = (int)gckpti_min(h.window, INT32_MAX);
     a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
@@ -408,7 +394,7 @@ void attention_by(const gckpt_call *call, bool)
     a.mask = h.mask, a.dmask = a.g && a.mask.x ? call->in[3].grad : NULL;
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
-    if (a.dq || a.dk || a.dmask)
+    if (a.g)
         for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;

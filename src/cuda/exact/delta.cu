@@ -63,64 +63,49 @@ __device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, floa
         gckpti_put(s.dk + i, first, s.add[1]), s.dk[i] += second;
 }
 
-__device__ void delta_gradients(const gckpti_delta_step &s, float *totals)
+/* Run a step of a head, and its gradients, by a block (gckpti_delta_fn). */
+__device__ void delta_columns(const gckpti_delta_step *s)
 {
+    for (int64_t j = threadIdx.x; j < s->values; j += DELTA_THREADS)
+        gckpti_delta_columns(s, j, 1);
+}
+
+__device__ void delta_gradients(const gckpti_delta_step *s)
+{
+    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
     const int thread = (int)threadIdx.x;
-    for (int64_t j = thread; j < s.values; j += DELTA_THREADS)
-        delta_thread_gradients(s, j);
     __syncthreads();
-    for (int64_t i = thread / 32; i < s.keys; i += DELTA_THREADS / 32)
-        delta_warp_gradients(s, i, totals + i);
-    if (s.dbeta && thread < 32) {
-        const float *x = s.scratch + 2 * s.values, *r = s.r;
+    for (int64_t j = thread; j < s->values; j += DELTA_THREADS)
+        delta_thread_gradients(*s, j);
+    __syncthreads();
+    for (int64_t i = thread / 32; i < s->keys; i += DELTA_THREADS / 32)
+        delta_warp_gradients(*s, i, totals + i);
+    if (s->dbeta && thread < 32) {
+        const float *x = s->scratch + 2 * s->values, *r = s->r;
         const float dot =
-            lanes_sum(s.values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
+            lanes_sum(s->values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
         if (thread == 0)
-            gckpti_put(s.dbeta, dot, s.add[4]);
+            gckpti_put(s->dbeta, dot, s->add[4]);
     }
     __syncthreads();
     float total = 0.0f;
-    for (int64_t i = 0; s.ddecay && thread == 0 && i < s.keys; i++)
+    for (int64_t i = 0; s->ddecay && thread == 0 && i < s->keys; i++)
         total += totals[i];
-    if (s.ddecay && thread == 0)
-        gckpti_put(s.ddecay, total, s.add[3]);
+    if (s->ddecay && thread == 0)
+        gckpti_put(s->ddecay, total, s->add[3]);
 }
 
-__global__ void delta_backward_kernel(gckpti_delta_call s, int64_t floats)
+__global__ void __launch_bounds__(DELTA_THREADS, 2)
+    delta_backward_kernel(gckpti_delta_call s, int64_t floats)
 {
-    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
-    const int64_t n = s.keys * s.values, row = blockIdx.x / s.o.key_heads, each = s.group;
-    const int64_t shared = blockIdx.x % s.o.key_heads;
-    float *starts = s.workspace + blockIdx.x * floats, *states = starts + s.chunks * n;
-    float *d = states + s.chunk * n, *r = d + n;
-    const auto forward = [&](const gckpti_delta_step &x) {
-        for (int64_t j = threadIdx.x; j < s.values; j += DELTA_THREADS)
-            gckpti_delta_columns(&x, j, 1);
-    };
-    for (int64_t head = shared * each; head < (shared + 1) * each; head++) {
-        for (int64_t k = threadIdx.x; k < n; k += DELTA_THREADS)
-            starts[k] = d[k] = 0.0f;
+    const int64_t row = blockIdx.x / s.o.key_heads, first = blockIdx.x % s.o.key_heads * s.group;
+    float *workspace = s.workspace + blockIdx.x * floats;
+    s.step = delta_columns, s.grads = delta_gradients;
+    for (int64_t head = first; head < first + s.group; head++) {
+        for (int64_t k = threadIdx.x; k < floats; k += DELTA_THREADS)
+            workspace[k] = 0.0f;
         __syncthreads();
-        for (int64_t t = 0; t < (s.chunks - 1) * s.chunk; t++) {
-            float *to = starts + (t / s.chunk + 1) * n;
-            forward(gckpti_delta_step_of(&s, row, head, t, t % s.chunk ? to : to - n, to));
-        }
-        for (int64_t c = s.chunks; c-- > 0;) {
-            const int64_t first = c * s.chunk, count = gckpti_min(s.steps - first, s.chunk);
-            for (int64_t i = 0; i < 2 * count; i++) {
-                const int64_t k = i < count ? i : 2 * count - 1 - i;
-                float *to = states + k * n;
-                gckpti_delta_step x =
-                    gckpti_delta_step_of(&s, row, head, first + k, k ? to - n : starts + c * n, to);
-                x.r = r + k * s.values, x.d = d, x.scratch = r + s.chunk * s.values;
-                if (i < count) {
-                    forward(x);
-                    continue;
-                }
-                __syncthreads();
-                delta_gradients(x, totals);
-            }
-        }
+        gckpti_delta_backward_steps(&s, row, head, workspace);
     }
 }
 

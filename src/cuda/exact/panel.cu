@@ -21,18 +21,81 @@ enum {
     ASYNC = 8   /* read by cp.async */
 };
 
-/* A matrix operand: its address and its strides, in bytes. */
+/* A matrix operand: its address and its strides, in bytes. Like Gather (conv.cu), it tells where a
+ * chunk begins, moves to the one DEPTH terms later, and reads it. */
 struct Operand {
+    typedef const char *Cursor;
     const char *base;
     int64_t row, step, matrix; /* to the next row, term, matrix */
     int64_t element, panel;    /* to the next element of a chunk; to the term DEPTH later */
     int flags;
+
+    __device__ __forceinline__ Cursor cursor(int64_t of_matrix, int64_t x, int64_t k) const
+    {
+        return base + of_matrix * matrix + x * row + k * step;
+    }
+    __device__ __forceinline__ void advance(Cursor *at) const { *at += panel; }
+    template <bool MIXED> __device__ __forceinline__ float element_at(Cursor at) const
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (flags & NARROW)
+            return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the first n elements of a chunk. */
+    template <bool MIXED> __device__ __forceinline__ float4 read(Cursor at, int n) const
+    {
+        if (!MIXED && flags & ALIGNED)
+            return *(const float4 *)at;
+        return { element_at<MIXED>(at), n > 1 ? element_at<MIXED>(at + element) : 0.0f,
+                 n > 2 ? element_at<MIXED>(at + 2 * element) : 0.0f,
+                 n > 3 ? element_at<MIXED>(at + 3 * element) : 0.0f };
+    }
 };
 
-struct Product {
+/* An index that counts columns of lines of images, and steps from each to the next, in elements. */
+struct Place {
+    int image, line, column;
+};
+struct Grid {
+    int lines, columns;
+    int64_t steps[3]; /* images, lines, columns */
+
+    __device__ Place at(int64_t i) const
+    {
+        const int64_t above = i / columns, before = above / lines;
+        return { (int)before, (int)(above - before * lines), (int)(i - above * columns) };
+    }
+    __device__ void advance(Place *p, int n) const
+    {
+        for (p->column += n; p->column >= columns; p->column -= columns)
+            if (++p->line == lines)
+                p->line = 0, p->image++;
+    }
+    __device__ int64_t offset(int64_t image, int64_t line, int64_t column) const
+    {
+        return image * steps[0] + line * steps[1] + column * steps[2];
+    }
+};
+
+/* A product. Operands are Operand or, for convolutions, Gather. */
+template <class A, class B> struct Product {
+    static constexpr bool SCATTERED = !std::is_same<B, Operand>::value; /* rows of c, by `rows` */
     gckpti_product t;
-    Operand a, b;
-    bool aligned; /* rows of c can be written 16 bytes at a time */
+    A a;
+    B b;
+    bool aligned;     /* rows of c can be written 16 bytes at a time */
+    int64_t c_matrix; /* elements from a matrix of c to the next */
+    Grid rows;
+
+    /* Returns the offset of a row of c. */
+    __device__ __forceinline__ int64_t c_row(int matrix, int64_t row) const
+    {
+        const Place to = SCATTERED ? rows.at(row) : Place{};
+        return matrix * c_matrix +
+               (SCATTERED ? rows.offset(to.image, to.line, to.column) : row * t.c_stride);
+    }
 };
 
 /* Describes an operand. all: the number of rows of C for A, of columns for B. */
@@ -51,14 +114,14 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 }
 
 /* An operand's part of a stage: DEPTH lines of WIDTH elements; a thread reads CHUNKS chunks. */
-template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
         ALL = WIDTH * DEPTH / 4,
         CHUNKS = (ALL + THREADS - 1) / THREADS,
         FLOATS = DEPTH * LINE
     };
-    const char *from[CHUNKS];
+    typename OF::Cursor from[CHUNKS];
     int valid[CHUNKS]; /* elements of a chunk that exist, for single loads */
     float4 regs[CHUNKS];
 
@@ -79,7 +142,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     }
     /* Begins at row x0 of `all` rows (B: columns). In place of rows after the last, row 0 is read:
      * it belongs to elements of C that are not written. */
-    __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
+    __device__ __forceinline__ void begin(const OF &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
@@ -87,41 +150,27 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             x = left > 0 ? x : 0;
             left = left > 0 ? left : all;
             valid[i] = along || left > 4 ? 4 : (int)left;
-            from[i] = f.base + matrix * f.matrix + x * f.row + k_of(i, along) * f.step;
+            from[i] = f.cursor(matrix, x, k_of(i, along));
         }
     }
-    static __device__ __forceinline__ float element(const Operand &f, const char *at)
-    {
-        if (!MIXED)
-            return *(const float *)at;
-        if (f.flags & NARROW)
-            return gckpti_flush_to_zero(gckpti_from_bf16(*(const uint16_t *)at));
-        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
-    }
     /* Reads the next panel, of `terms` terms, to shared memory or into registers. */
-    __device__ __forceinline__ void fetch(const Operand &f, float *to, int terms)
+    __device__ __forceinline__ void fetch(const OF &f, float *to, int terms)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
             int p = k_of(i, along);
             if (in_range(i) && p < terms) {
-                if (BY_ASYNC) {
+                if constexpr (BY_ASYNC)
                     gckpti_cp_async16_full(to + p * LINE + row_of(i, along), from[i]);
-                } else if (!MIXED && f.flags & ALIGNED) {
-                    regs[i] = *(const float4 *)from[i];
-                } else {
-                    int n = along && terms - p < 4 ? terms - p : valid[i];
-                    regs[i].x = element(f, from[i]);
-                    regs[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
-                    regs[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
-                    regs[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
-                }
+                else
+                    regs[i] = f.template read<MIXED>(
+                        from[i], along && terms - p < 4 ? terms - p : valid[i]);
             }
-            from[i] += f.panel;
+            f.advance(&from[i]);
         }
     }
     /* Writes the registers to shared memory. */
-    __device__ __forceinline__ void put(const Operand &f, float *to)
+    __device__ __forceinline__ void put(const OF &f, float *to)
     {
         bool along = f.flags & ALONG;
         UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)

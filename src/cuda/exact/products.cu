@@ -1,8 +1,9 @@
 /* The position of a thread's elements of C. Blocks take 8 rows of tiles at a time, column after
  * column, so that concurrent blocks read the same lines of A and B from L2. Bits 0, 2 and 4 of the
  * lane number its column, bits 1 and 3 its row: see panel.cu. */
+enum { ROW_LANES = 4, COLUMN_LANES = 8 };
 template <int BM, int BN, int TM, int TN> struct TileCoords {
-    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    enum { ACROSS = BN / (COLUMN_LANES * TN) };
     int matrix, tile_row, tile_column;
     int row0, column0; /* first row and column of the warp in the tile */
     int row, column;   /* of the lane */
@@ -26,64 +27,38 @@ template <int BM, int BN, int TM, int TN> struct TileCoords {
     {
         return column0 + elem_of<TN, COLUMN_LANES>(column, j);
     }
-    /* Returns the offset of the tile in C. */
-    __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
+    /* Return row and column of such an element in C. */
+    __device__ __forceinline__ int64_t c_row(int i) const { return (int64_t)tile_row * BM + y(i); }
+    __device__ __forceinline__ int64_t c_column(int j) const
     {
-        return (matrix * t.m + (int64_t)tile_row * BM) * t.c_stride + (int64_t)tile_column * BN;
-    }
-    __device__ __forceinline__ int rows(const gckpti_product &t) const
-    {
-        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
-    }
-    __device__ __forceinline__ int columns(const gckpti_product &t) const
-    {
-        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+        return (int64_t)tile_column * BN + x(j);
     }
 };
 
-/* Initialises chains: with C's old value, the bias or +0 (as gckpti_mixed_start). */
-template <int BM, int BN, int TM, int TN, bool MIXED>
-__device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
+/* Loads a thread's elements: C's old value, the bias or +0 (as gckpti_mixed_start). END: stores. */
+template <int BM, int BN, int TM, int TN, bool MIXED, bool END, class Q>
+__device__ __forceinline__ void init_or_store(const Q &q, float (*c)[TN])
 {
-    const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    int64_t corner = here.corner(t), pitch = t.accumulate ? t.c_stride : t.initial_stride;
-    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
-    const float *from = t.accumulate ? t.c + corner
-                        : t.initial  ? t.initial + (int64_t)here.tile_row * BM * pitch +
-                                          (int64_t)here.tile_column * BN
-                                     : NULL;
-    UNROLLED(i, TM) UNROLLED(j, TN) {
-        bool inside = here.y(i) < rows && here.x(j) < columns;
-        int64_t at = here.y(i) * pitch + here.x(j);
-        float d = from && !narrow && inside ? from[at] : 0.0f;
-        if (narrow && inside)
-            d = gckpti_from_bf16(t.c_halves[corner + at]);
-        c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
-    }
-}
-
-template <int BM, int BN, int TM, int TN, bool MIXED>
-__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
-{
+    enum { N = TN % 4 ? 2 : 4 }; /* elements at a time */
     const gckpti_product &t = q.t;
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
-    int64_t corner = here.corner(t);
-    int rows = here.rows(t), columns = here.columns(t);
-    UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
-    {
-        int64_t at = corner + here.y(i) * t.c_stride + here.x(j);
-        if (!MIXED && j + 4 <= TN) {
-            if (here.y(i) < rows)
-                write_vec<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.aligned, &c[i][j]);
-            continue;
-        }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* write_vec would take 7 more registers */
+    const bool of_c = END || t.accumulate;
+    const Results out = { t.c, MIXED && !t.c ? t.c_halves : NULL };
+    const Values from = of_c ? Values(out) : Values{ t.initial, NULL };
+    UNROLLED(i, TM) {
+        const int64_t row = here.c_row(i);
+        const int64_t line = of_c ? q.c_row(here.matrix, row)
+                                  : here.matrix * t.n + row * t.initial_stride;
+        UNROLL for (int j = 0; j < TN; j += N)
         {
-            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
-                t.c[at + l] = c[i][j + l];
-            else if (here.y(i) < rows && here.x(j) + l < columns)
-                t.c_halves[at + l] = gckpti_to_bf16(c[i][j + l]);
+            const int64_t column = here.c_column(j), left = row < t.m ? t.n - column : 0;
+            if (END)
+                write_vec<N>(out, line + column, left, q.aligned, &c[i][j]);
+            else
+                read_vec<N>(from, line + column, left, of_c && q.aligned, &c[i][j]);
         }
+        UNROLL for (int j = 0; j < TN && MIXED && !END; j++) c[i][j] =
+            gckpti_flush_to_zero(c[i][j]);
     }
 }
 
@@ -147,99 +122,103 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
 /* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
  * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0.
  * So are the terms of a stage within which a block ends. */
-template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED, class A, class B>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
-    product_kernel(const __grid_constant__ Product q)
+    product_kernel(const __grid_constant__ Product<A, B> q)
 {
-    typedef TileCoords<BM, BN, TM, TN> Pos;
-    enum { THREADS = BM * BN / (TM * TN), ROWS = Pos::ROW_LANES, COLUMNS = Pos::COLUMN_LANES };
-    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
-    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
-    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    enum { THREADS = BM * BN / (TM * TN) };
+    typedef Panel<A, BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<B, BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { AFTER_A = PanelA::FLOATS, STAGE = AFTER_A + PanelB::FLOATS };
     SHARED(float4, stages, [STAGES * STAGE / 4]);
     float *ring = (float *)stages;
-    const gckpti_product &t = q.t;
-    Pos here(t, (int)threadIdx.x, (int)blockIdx.x);
+    const TileCoords<BM, BN, TM, TN> here(q.t, (int)threadIdx.x, (int)blockIdx.x);
     Accumulators<TM, TN, MIXED> l;
-    product_start<BM, BN, TM, TN, MIXED>(t, l.c);
-    l.begin(t);
+    init_or_store<BM, BN, TM, TN, MIXED, false>(q, l.c);
+    l.begin(q.t);
 
     PanelA a;
     PanelB b;
-    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
-    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
-    int left = (int)t.k; /* terms left */
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, q.t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, q.t.n);
+    const int n = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (n - 1LL) * DEPTH);
+    const auto left_at = [&](int stage) { /* returns its number of terms */
+        return stage + 1 < n ? DEPTH : stage < n ? last : 0;
+    };
+    float x[2][TM], y[2][TN];
+    const auto load_term = [&](const float *line, int p, int to) {
+        const float *columns = line + AFTER_A + p * PanelB::LINE + here.column0;
+        fragment<TM, ROW_LANES>(line + p * PanelA::LINE + here.row0, here.row, x[to]);
+        fragment<TN, COLUMN_LANES>(columns, here.column, y[to]);
+    };
     for (int s = 0; s < STAGES - 1; s++) {
-        if (left > s * DEPTH) {
-            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
-            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+        if (left_at(s) > 0) {
+            a.fetch(q.a, ring + s * STAGE, left_at(s));
+            b.fetch(q.b, ring + s * STAGE + AFTER_A, left_at(s));
             a.put(q.a, ring + s * STAGE);
-            b.put(q.b, ring + s * STAGE + B);
+            b.put(q.b, ring + s * STAGE + AFTER_A);
         }
         gckpti_cp_async_commit();
     }
-    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+    for (int now = 0; now < n; now++) {
         const float *line = ring + now % STAGES * STAGE;
-        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
-        int unread = left - (STAGES - 1) * DEPTH;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE;
+        const int left = left_at(now), unread = left_at(now + STAGES - 1);
         gckpti_cp_async_wait<STAGES - 2>();
         __syncthreads(); /* this stage is complete; the previous one is free */
-        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
-        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        load_term(line, 0, 0);
         if (unread > 0) {
             a.fetch(q.a, free, unread);
-            b.fetch(q.b, free + B, unread);
+            b.fetch(q.b, free + AFTER_A, unread);
         }
         gckpti_cp_async_commit();
-        const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
+        const bool whole = left == DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
             UNROLLED(p, DEPTH) {
-                if (p + 1 < DEPTH) {
-                    const float *below = line + (p + 1) * PanelA::LINE;
-                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
-                    below = line + B + (p + 1) * PanelB::LINE;
-                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
-                }
+                if (p + 1 < DEPTH)
+                    load_term(line, p + 1, (p + 1) % 2);
                 l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
-            l.advance(DEPTH, t);
+            l.advance(DEPTH, q.t);
         }
-        for (int p = 0; !whole && p < left && p < DEPTH; p++) {
-            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
-            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+        for (int p = 0; !whole && p < left; p++) {
+            load_term(line, p, 0);
             l.add(l.odd, x[0], y[0]);
-            l.advance(1, t);
+            l.advance(1, q.t);
         }
         l.swap_chains();
         if (unread > 0) {
             a.put(q.a, free);
-            b.put(q.b, free + B);
+            b.put(q.b, free + AFTER_A);
         }
     }
     gckpti_cp_async_wait<0>();
-    product_end<BM, BN, TM, TN, MIXED>(q, l.c);
+    init_or_store<BM, BN, TM, TN, MIXED, true>(q, l.c);
 }
 
-template <int BM, int BN, int TM, int TN, bool MIXED>
-void run_tile(const gckpt_call *call, const Product *q)
+template <int BM, int BN, int TM, int TN, bool MIXED, class A, class B>
+void run_tile(const gckpt_call *call, const Product<A, B> *q)
 {
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
-    if constexpr (MIXED)
-        run<product_kernel<BM, BN, TM, TN, 0, true>>(call, grid, block, 0, *q);
-    else if (q->a.flags & q->b.flags & ASYNC)
-        run<product_kernel<BM, BN, TM, TN, 2, false>>(call, grid, block, 0, *q);
-    else if (q->b.flags & ASYNC)
-        run<product_kernel<BM, BN, TM, TN, 1, false>>(call, grid, block, 0, *q);
-    else
-        run<product_kernel<BM, BN, TM, TN, 0, false>>(call, grid, block, 0, *q);
+    if constexpr (!MIXED && std::is_same<A, Operand>::value)
+        if (q->a.flags & q->b.flags & ASYNC)
+            return run<product_kernel<BM, BN, TM, TN, 2, false, A, B>>(call, grid, block, 0,
+                                                                                *q);
+    if constexpr (!MIXED && std::is_same<B, Operand>::value)
+        if (q->b.flags & ASYNC)
+            return run<product_kernel<BM, BN, TM, TN, 1, false, A, B>>(call, grid, block, 0,
+                                                                                *q);
+    run<product_kernel<BM, BN, TM, TN, 0, MIXED, A, B>>(call, grid, block, 0, *q);
 }
 
-struct Tile {
+template <class Q> struct TileOf {
     int m, n;
     double speed; /* estimated fma per 100 issue slots; small tiles wait for L2 */
-    void (*run)(const gckpt_call *call, const Product *q);
+    void (*run)(const gckpt_call *call, const Q *q);
 };
+typedef Product<Operand, Operand> Gemm;
+typedef TileOf<Gemm> Tile;
 const Tile EXACT_TILES[] = {
     { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
     { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
@@ -258,11 +237,12 @@ const Tile MIXED_TILES[] = {
 /* Returns the tile with which the busiest multiprocessor ends first. Small gradients need small
  * tiles: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 multiprocessors idle; 128 blocks
  * of 96 x 48 use 97 % of 132, as they do for 768 x 2304 and 768 x 3072. */
-const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int sms)
+template <class Q>
+const TileOf<Q> *best_tile(const TileOf<Q> *tiles, int count, const gckpti_product *t, int sms)
 {
-    const Tile *best = NULL;
+    const TileOf<Q> *best = NULL;
     double least = 0;
-    for (const Tile *i = tiles; i < tiles + count; i++) {
+    for (const TileOf<Q> *i = tiles; i < tiles + count; i++) {
         int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
         double waves = (double)((n + sms - 1) / sms);
         double time = waves * i->m * i->n / i->speed;
@@ -282,13 +262,21 @@ int attribute_of(const gckpt_call *call, cudaDeviceAttr which)
 
 int sm_count(const gckpt_call *call) { return attribute_of(call, cudaDevAttrMultiProcessorCount); }
 
+Gemm gemm_of(const gckpti_product *t, int mixed)
+{
+    return { *t,
+             operand_of(&t->a, t->m, t->k, mixed),
+             operand_of(&t->b, t->n, t->k, mixed),
+             t->c_stride % 4 == 0 && aligned(t->c, t->c_halves),
+             t->m * t->c_stride,
+             {} };
+}
+
 /* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
-    int mixed = call->precision != GCKPT_FP32;
-    const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
-                        operand_of(&t->b, t->n, t->k, mixed),
-                        t->c_stride % 4 == 0 && aligned(t->c) };
+    const int mixed = call->precision != GCKPT_FP32;
+    const Gemm q = gemm_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);

@@ -6,19 +6,8 @@
  * dk and dv, so that one thread computes a sum, in one order. */
 struct MmaAttention : Heads {
     const uint16_t *q, *k, *v, *g;
-    int c, kc; /* as in Attention */
     Results out, dq, dk, dv;
 };
-
-/* Copies n lines of head h from line `first` of row b of x (B,lines,C), 0 from line `end` on. */
-template <int D, int n>
-__device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
-                                  int lines, int end, uint16_t *tile)
-{
-    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c,
-                                 p.aligned };
-    stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
-}
 
 /* Computes s (16, 8 n): products, along the head, of 16 lines of a from `row` on and 8 n of b. */
 template <int D, int n>
@@ -119,24 +108,43 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         add_terms<D, n, FROM, true>(s, b, o, FROM ? visible - row : visible + row);
 }
 
-/* Stores o * times in lines line + lane / 4 and line + lane / 4 + 8 of y. */
-template <int D>
-__device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
-                                   int h, int line, int lines, const float o[D / 8][4],
-                                   const float (&times)[2])
-{
-    int lane = threadIdx.x % 32;
-    UNROLLED(half, 2) {
-        int i = line + lane / 4 + half * 8;
-        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
-        UNROLLED(x, D / 8) {
-            int j = x * 8 + lane % 4 * 2;
-            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
-            if (i < lines)
-                write_vec<2>(y, at + j, p.d - j, p.aligned, v, accumulate);
+/* A warp has 16 of the rows; a thread has rows `row` and `row` + 8 of the block and, of each 8
+ * columns of a tile, `pair` and `pair` + 1. */
+template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n> {
+    typedef HeadRows<KEYS, n> Base;
+    int warp_row, row, pair;
+
+    __device__ __forceinline__ MmaBlock(const MmaAttention &p, int block)
+        : Base(p, block), warp_row((int)threadIdx.x / 32 * 16),
+          row(warp_row + (int)threadIdx.x % 32 / 4), pair((int)threadIdx.x % 4 * 2)
+    {
+    }
+    __device__ __forceinline__ void copy_rows(const uint16_t *x, uint16_t *tile) const
+    {
+        Base::template stage_rows<D, 128, Swizzled<D>, false>(x, 0, tile);
+    }
+    __device__ __forceinline__ void copy_columns(const uint16_t *x, int step, uint16_t *tile) const
+    {
+        Base::template stage_columns<D, 128, Swizzled<D>, false>(x, step, 0, tile);
+    }
+    /* Stores o * times; keys that no query sees get 0. */
+    __device__ __forceinline__ void store(const MmaAttention &p, const Results &y, int accumulate,
+                                          const float o[D / 8][4], const float (&times)[2]) const
+    {
+        UNROLLED(half, 2) {
+            const int i = this->first + row + half * 8;
+            const bool zero = KEYS && i >= this->visible.count;
+            UNROLLED(x, D / 8) {
+                const int e = x * 8 + pair;
+                const float v[2] = { zero ? 0.0f : o[x][2 * half] * times[half],
+                                     zero ? 0.0f : o[x][2 * half + 1] * times[half] };
+                if (i < this->count())
+                    write_vec<2>(y, this->rows_at + i * this->stride() + e, p.d - e, p.aligned, v,
+                                 accumulate);
+            }
         }
     }
-}
+};
 
 /* Calls use(i) for i = 0..n-1, each while the copies to shared memory by stage(i + 1) run. */
 template <class S, class U> __device__ __forceinline__ void pipeline(int n, S stage, U use)
@@ -154,54 +162,29 @@ template <class S, class U> __device__ __forceinline__ void pipeline(int n, S st
     }
 }
 
-/* A block's 64 queries of a head. Blocks with most keys come first. */
-struct MmaQueries {
-    int lane, row, head, b, h, q0, ahead; /* row: the warp's first one of the 64 */
-    Keys visible;
-    __device__ __forceinline__ explicit MmaQueries(const MmaAttention &p)
-    {
-        const int blocks = (p.t + 63) / 64;
-        lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;
-        head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-        q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64;
-        visible = keys_of_row(p.keys, p.lengths, b), ahead = q0 + visible.ahead;
-    }
-    /* Calls use(step, k, v) for each tile of 64 keys that a query sees. k, v: two tiles each. */
-    template <int D, class U>
-    __device__ __forceinline__ void each_tile(const MmaAttention &p, uint16_t *k, uint16_t *v,
-                                              U use) const
-    {
-        const MmaAttention kv = as_keys(p);
-        const auto stage = [&](int step) {
-            const int to = step % 2 * 64 * D;
-            stage_head<D, 64>(kv, p.k, b, h / p.group, step * 64, p.s, visible.count, k + to);
-            stage_head<D, 64>(kv, p.v, b, h / p.group, step * 64, p.s, visible.count, v + to);
-        };
-        pipeline((min(visible.count, ahead + 64) + 63) / 64, stage, [&](int step) {
-            use(step, k + step % 2 * 64 * D, v + step % 2 * 64 * D);
-        });
-    }
-};
-
-template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
+template <int D>
+__global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
+    mma_attention_forward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles;
-    const MmaQueries at(p);
-    const int lane = at.lane, row = at.row;
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
+    const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     float o[D / 8][4] = {}, s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
-    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
-    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
-        scores<D, 8>(q, row, k, s);
-        int i = at.ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
+    at.copy_rows(p.q, q);
+    const auto stage = [&](int step) {
+        at.copy_columns(p.k, step, k + step % 2 * SIZE);
+        at.copy_columns(p.v, step, v + step % 2 * SIZE);
+    };
+    pipeline(at.tiles, stage, [&](int step) {
+        scores<D, 8>(q, at.warp_row, k + step % 2 * SIZE, s);
 #pragma unroll
-        for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(at.visible.count, i + 1);
+        for (int half = 0; half < 2; half++) {
+            const int end = min(at.columns(step), at.lag(step) + at.row + half * 8 + 1);
             float top = max[half], rescale, shift;
             UNROLLED(x, 16) {
                 float &score = s[x / 2][2 * half + x % 2];
-                score = j + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
+                score = at.pair + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
                 top = score > top ? score : top;
             }
             top = row_max(top, 2);
@@ -217,20 +200,20 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_product<D, 8, false>(s, v, o, at.ahead - step * 64, row);
-    };
-    at.each_tile<D>(p, q + SIZE, q + 3 * SIZE, add_keys);
+        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, at.lag(step), at.warp_row);
+    });
+    const MmaBlock<false, D, 64> to(p, gckpti_block_index());
     UNROLLED(half, 2) {
-        int i = at.q0 + row + lane / 4 + half * 8;
+        const int i = to.first + to.row + half * 8;
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
-        if (p.saved && i < p.t && lane % 4 == 0)
-            p.saved[(int64_t)at.head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        if (p.saved && i < p.t && to.pair == 0)
+            p.saved[to.first_query(0) + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
-        store_lines<D>(p, p.out, 0, at.b, at.h, at.q0 + row, p.t, o, sum);
+        to.store(p, p.out, 0, o, sum);
 }
 
 /* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
@@ -241,94 +224,57 @@ __device__ inline void softmax_grad(const MmaAttention &p, float saved, float de
     *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
-/* Computes dq of 64 queries over all keys that they see. */
-template <int D>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
-{
-    enum { SIZE = 64 * D };
-    DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE;
-    const MmaQueries at(p);
-    const int row = at.row, i = at.q0 + row + at.lane / 4;
-    float o[D / 8][4] = {}, s[8][4], d[8][4], saved[2], delta[2];
-    UNROLLED(half, 2) {
-        const int64_t query = (int64_t)at.head * p.t + i + half * 8;
-        saved[half] = i + half * 8 < p.t ? p.saved[query] : INFINITY;
-        delta[half] = i + half * 8 < p.t ? p.delta[query] : 0.0f;
-    }
-    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
-    stage_head<D, 64>(p, p.g, at.b, at.h, at.q0, p.t, p.t, g);
-    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
-        scores<D, 8>(q, row, k, s);
-        scores<D, 8>(g, row, v, d);
-        UNROLLED(x, 32) {
-            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + at.lane % 4 * 2 + x % 2;
-            int here = j < at.visible.count && j <= i + half * 8 + at.visible.ahead;
-            softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
-        }
-        add_product<D, 8, false>(d, k, o, at.ahead - step * 64, row);
-    };
-    at.each_tile<D>(p, g + SIZE, g + 3 * SIZE, add_keys);
-    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, { 1, 1 });
-}
-
-/* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
-template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
-{
-    UNROLLED(x, D / 2)
-        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
-            o[x / 4][x % 4] = 0.0f;
-}
-
-/* Computes dk and dv of 64 keys over all queries that see them, n queries at a time, one head after
- * the other. Scores are transposed: rows are keys. */
-template <int D, int n>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
+/* Computes dq of 64 queries over all keys that they see or, if KEYS, dk and dv of 64 keys over all
+ * queries that see them, n queries at a time, one head after the other. */
+template <bool KEYS, int D, int n>
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
+    mma_attention_backward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
-    SHARED(float, saved, [2][n]);
+    uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
+    uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
+    SHARED(float, saved, [2][n]); /* KEYS: of the queries of two tiles */
     SHARED(float, delta, [2][n]);
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
-    int shared = (int)(blockIdx.x / blocks), all = p.heads / p.group, b = shared / all;
-    int k0 = (int)(blockIdx.x % blocks) * 64;
-    const MmaAttention kv = as_keys(p);
-    const Keys visible = keys_of_row(p.keys, p.lengths, b);
-    int first = max(k0 - visible.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
-    int steps = k0 < visible.count ? tiles * p.group : 0;
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4];
-    stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
-    stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
-    const auto stage = [&](int step) {
-        int to = step % 2, i0 = (first + step % tiles) * n;
-        int i = i0 + (int)threadIdx.x, h = shared % all * p.group + step / tiles;
-        int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
-        stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
-        stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
-        if (threadIdx.x < n) {
-            saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
-            delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
-        }
+    const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
+    float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
+    const auto load_saved = [&](int step, int i, float *saved_of, float *delta_of) {
+        *saved_of = i < p.t ? p.saved[at.first_query(step) + i] : INFINITY;
+        *delta_of = i < p.t ? p.delta[at.first_query(step) + i] : 0.0f;
     };
-    pipeline(steps, stage, [&](int step) {
-        int now = step % 2, ahead = (first + step % tiles) * n + visible.ahead;
-        scores<D, n / 8>(k, row, q + now * PART, s);
-        scores<D, n / 8>(v, row, g + now * PART, d);
-        UNROLLED(x, n / 2) {
-            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
-                  &d[x / 4][x % 4]);
+    UNROLL for (int half = 0; half < 2 && !KEYS; half++)
+        load_saved(0, at.first + at.row + half * 8, &mine[0][half], &mine[1][half]);
+    at.copy_rows(KEYS ? p.k : p.q, rows[0]);
+    at.copy_rows(KEYS ? p.v : p.g, rows[1]);
+    const auto stage = [&](int step) {
+        const int to = step % 2, thread = (int)threadIdx.x;
+        at.copy_columns(KEYS ? p.q : p.k, step, columns[0] + to * PART);
+        at.copy_columns(KEYS ? p.g : p.v, step, columns[1] + to * PART);
+        if (KEYS && thread < n)
+            load_saved(step, at.column(step) + thread, &saved[to][thread],
+                       &delta[to][thread]);
+    };
+    pipeline(at.steps(), stage, [&](int step) {
+        const int now = step % 2, lag = at.lag(step), count = at.columns(step);
+        const uint16_t *x = columns[0] + now * PART, *y = columns[1] + now * PART;
+        scores<D, n / 8>(rows[0], at.warp_row, x, s);
+        scores<D, n / 8>(rows[1], at.warp_row, y, d);
+        UNROLLED(e, n / 2) {
+            const int half = e / 2 % 2, r = at.row + half * 8, c = at.pair + e / 4 * 8 + e % 2;
+            const bool here = KEYS ? c >= r - lag : c < min(count, lag + r + 1);
+            softmax_grad(p, KEYS ? saved[now][c] : mine[0][half],
+                         KEYS ? delta[now][c] : mine[1][half], here, &s[e / 4][e % 4],
+                         &d[e / 4][e % 4]);
         }
-        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0, row);
-        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0, row);
+        if (KEYS)
+            add_product<D, n / 8, true>(s, y, dv, lag, at.warp_row);
+        add_product<D, n / 8, KEYS>(d, x, o, lag, at.warp_row);
     });
-    clear_masked<D>(dk, k0 + row, visible.count);
-    clear_masked<D>(dv, k0 + row, visible.count);
-    if (wanted(p.dk))
-        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, { 1, 1 });
-    if (wanted(p.dv))
-        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, { 1, 1 });
+    const Results &to = KEYS ? p.dk : p.dq;
+    if (wanted(to))
+        at.store(p, to, p.accumulate[KEYS], o, { 1, 1 });
+    if (KEYS && wanted(p.dv))
+        at.store(p, p.dv, p.accumulate[2], dv, { 1, 1 });
 }
 
 /* Returns the operands (copied if they are not bf16), for the backward also the output's gradient,
@@ -338,7 +284,6 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     const gckpt_arg *in = call->in;
     MmaAttention p = { heads_of(call) };
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
-    p.c = (int)in[0].shape.d[2], p.kc = (int)in[1].shape.d[2];
     p.q = operand(call, workspace, value_of(in[0]), queries);
     p.k = operand(call, workspace, value_of(in[1]), keys);
     p.v = operand(call, workspace, value_of(in[2]), keys);
@@ -359,10 +304,10 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
     if (!p.g)
         run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
     if (p.g && wanted(p.dq))
-        run<mma_attention_dq_kernel<D>>(call, queries, 128, 6 * 64 * D * 2, p);
+        run<mma_attention_backward_kernel<false, D, 64>>(call, queries, 128, 6 * 64 * D * 2, p);
     if (p.g && (wanted(p.dk) || wanted(p.dv)))
-        run<mma_attention_dkv_kernel<D, QUERIES>>(call, keys, 128, (2 * 64 + 4 * QUERIES) * D * 2,
-                                                  p);
+        run<mma_attention_backward_kernel<true, D, QUERIES>>(call, keys, 128,
+                                                             (2 * 64 + 4 * QUERIES) * D * 2, p);
 }
 
 void attention_by(const gckpt_call *call, bool backward)
