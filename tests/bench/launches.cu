@@ -152,7 +152,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto all = std::get<0>(tally::of(l, update_kernel));
         c.bytes = 0;
         for (int i = 0; i < all.n; i++) {
-            const gckpt_update_pass &p = all.at[i].p;
+            const gckpt_update_pass &p = all.at[i];
             c.bytes += 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
         }
     } else if (is("group_sums_kernel<8>")) {
