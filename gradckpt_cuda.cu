@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 607
- *     >>common    fill, add, convert, update, dequantise                                       715
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3552
+ *     >>device    streams, memory, errors, launching, captures                                 599
+ *     >>common    fill, add, convert, update, dequantise                                       627
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3389
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1335
- *     >>backend   which kernels there are, the self-test, the table                            301
+ *     >>backend   which kernels there are, the self-test, the table                            302
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -40,7 +40,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <map>
 #include <mutex>
+#include <tuple>
 #define GCKPT_STATIC
 #define GCKPT_NO_FAST
 #define GCKPT_NO_STDIO
@@ -73,7 +75,7 @@ enum {
     RING = 64, /* events per queue */
     SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    CAPTURES = 4096 /* most captures of a device; one more replaces the oldest */
+    CAPTURES = 4096 /* most captures of a device */
 };
 
 /* at[0]: of the micro-batch (outside captures: of the current call); at[1]: of batch-invariant ops,
@@ -82,12 +84,9 @@ struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A CUDA graph of a micro-batch of `rows` rows. A batch's first micro-batch, whose first row is 0,
- * has a separate capture. */
+/* A CUDA graph of a micro-batch. */
 struct Capture {
-    const void *owner; /* NULL if the entry is free */
-    int64_t rows;
-    int first, warmed_up;       /* first row is 0; ran once, so its kernels are loaded */
+    int warmed_up;         /* ran once, so its kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
@@ -120,10 +119,13 @@ struct Device {
     StepParamSet now, *params;      /* `params` gets a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Capture captures[CAPTURES], *capture; /* capture: the one in progress, or NULL */
+    /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
+     * has a separate capture. capture is the one in progress, or NULL. */
+    std::map<std::tuple<const void *, int64_t, bool>, Capture> captures;
+    Capture *capture;
     int capture_failed;                             /* the capture in progress failed */
     int ids[LOSSES], losses; /* of the losses of params->at[2], ..: op ids, number */
-    int slot, oldest, next; /* next slot; capture to replace next; capture to compare first */
+    int slot; /* the next one */
     gckpt_backend backend;
 };
 Device devices[16];
@@ -556,37 +558,29 @@ void destroy_capture(Device *d, Capture *r)
         wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
     }
-    memset(r, 0, sizeof *r);
+    *r = Capture();
 }
 
 void discard_captures(void *context, const void *owner)
 {
     DeviceLock d(context);
-    for (int i = 0; i < CAPTURES; i++)
-        if (d->captures[i].owner == owner)
-            destroy_capture(d, &d->captures[i]);
+    for (auto at = d->captures.begin(); at != d->captures.end();) {
+        const bool discards = std::get<0>(at->first) == owner;
+        if (discards)
+            destroy_capture(d, &at->second);
+        at = discards ? d->captures.erase(at) : std::next(at);
+    }
 }
 
-/* Returns the capture of this micro-batch, or else a free entry, or else replaces the oldest. */
+/* Returns the capture of this micro-batch, or a new one, for which another one may have to end. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
-    Capture *r = NULL;
-    for (int i = 0; i < CAPTURES; i++) {
-        const int at = (d->next + i) % CAPTURES;
-        Capture *have = &d->captures[at];
-        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->first_row) {
-            d->next = at; /* the search for the next one begins here: it is probably close */
-            return have;
-        }
-        r = !r && !have->owner ? have : r;
+    const auto key = std::make_tuple(m->owner, m->rows, !m->first_row);
+    if (!d->captures.count(key) && d->captures.size() == CAPTURES) {
+        destroy_capture(d, &d->captures.begin()->second);
+        d->captures.erase(d->captures.begin());
     }
-    if (!r) {
-        r = &d->captures[d->oldest];
-        d->oldest = (d->oldest + 1) % CAPTURES;
-        destroy_capture(d, r);
-    }
-    *r = { m->owner, m->rows, !m->first_row };
-    return r;
+    return &d->captures[key];
 }
 
 /* Copies a micro-batch's step parameters to the address at which its kernels read them. */
@@ -751,10 +745,7 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
-__device__ inline const Results &results_at(const Results &y) { return y; }
-__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
-__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 
 /* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
@@ -768,6 +759,12 @@ __device__ inline float value_at(const Values &x, int64_t i)
 }
 
 __device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
+/* Returns an element of values whose type is known, without a branch. */
+template <bool BF16> __device__ inline float value_as(const Values &x, int64_t i)
+{
+    return BF16 ? gckpti_from_bf16(x.bf16[i]) : x.f32[i];
+}
 
 __device__ inline float value_at(const Results &y, int64_t i)
 {
@@ -847,126 +844,109 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
 }
 
 /* >>common/map */
-/* ---- elementwise kernels: out = f(a, b, self), in the order of the result ---- */
-/* The element of each tensor that belongs to an element of the result. */
-struct Offsets {
-    int64_t at0, at1, at2; /* of the result and `self`; of a; of b */
-};
-
-/* All tensors have the layout of the result, which has n elements. */
-struct Dense {
-    static constexpr bool ENDS_IN_VECS = false; /* n may be no multiple of N */
-    int64_t n;
-    __device__ Offsets at(int64_t i) const { return { i, i, i }; }
-    __device__ int64_t step_of(int) const { return 1; }
-    int64_t count() const { return n; }
-    bool in_vecs(int) const { return true; }
-};
-
-/* A strided iterator over three tensors, innermost axis first: step[0] is the step in the result,
- * step[1] and step[2] are those in two operands (0 if the operand is repeated). Each axis except
- * the last costs a division, of 32 bits where the numbers are that small. */
-struct Axes {
-    static constexpr bool ENDS_IN_VECS = true;
-    int n;
-    int64_t size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
-
-    __device__ Offsets at(int64_t i) const
-    {
-        Offsets p = { 0, 0, 0 };
-        for (int k = 0; k < n; k++) {
-            const int64_t next = k + 1 < n ? i / size[k] : 0, j = i - next * size[k];
-            p.at0 += j * step[0][k], p.at1 += j * step[1][k], p.at2 += j * step[2][k];
-            i = next;
-        }
-        return p;
-    }
-    __device__ int64_t step_of(int tensor) const { return step[tensor][0]; }
-    int64_t count() const
-    {
-        int64_t all = 1;
-        for (int k = 0; k < n; k++)
-            all *= size[k];
-        return all;
-    }
-    /* Returns true if the innermost axis can be read and written by whole vectors of N. */
-    bool in_vecs(int N) const
-    {
-        bool vecs = n && size[0] % N == 0 && step[0][0] == 1;
-        for (int t = 0; t < 3; t++) {
-            const bool repeated = step[t][0] == 0;
-            vecs = vecs && (repeated || step[t][0] == 1);
-            for (int k = 1; k < n; k++)
-                vecs = vecs && (repeated || step[t][k] % N == 0);
-        }
-        return vecs;
-    }
-};
-
-/* A thread computes N elements of d; elements that are repeated come from caches. b and self, which
- * has the layout of d, may be NULL. If d is f32 and the result accumulates, f itself adds to d[i];
- * if D may be bf16, write_vec adds before rounding. A thread reads an element of d's layout before
- * it writes that element, and no other thread does, so d may be such an operand. */
-template <int N, class X, class F, class A, class D>
-__global__ void map_kernel(const __grid_constant__ X axes, F f, D d, A a, A b, A self, int64_t n,
-                           int accumulate)
+/* ---- elementwise kernels: d = f(a, b, c), in the order of d; these are tensors 0 to 3 of an
+ * iterator of gradckpt.h ---- */
+/* Iterates over `axes` of four tensors of these shapes. */
+gckpti_iter iterate(const gckpt_shape &axes, const gckpt_shape &d, const gckpt_shape &a,
+                    const gckpt_shape &b, const gckpt_shape &c)
 {
-    constexpr bool ROUNDED = !std::is_pointer<D>::value;
-    const auto read = [](const A &of, int64_t at, int64_t step, int64_t left, float *v) {
-        if (step)
-            return read_vec<N>(of, at, left, true, v);
-        UNROLL for (int k = 0; k < N; k++) v[k] = value_at(of, at);
-    };
+    const gckpt_shape *const shapes[4] = { &d, &a, &b, &c };
+    gckpti_iter it;
+    gckpti_iter_over(&it, &axes, shapes);
+    return it;
+}
+
+/* Iterates over n elements, which all tensors have in the same order. */
+gckpti_iter dense(int64_t n)
+{
+    const gckpt_shape s = gckpt_shape1(n);
+    return iterate(s, s, s, s, s);
+}
+
+int64_t count_of(const gckpti_iter &it)
+{
+    int64_t all = 1;
+    for (int k = 0; k < it.n; k++)
+        all *= it.size[k];
+    return all;
+}
+
+/* Returns each tensor's element number i. Each axis except the last costs a division, of 32 bits
+ * where the numbers are that small. */
+struct Places {
+    int64_t at[4];
+};
+__device__ inline Places places_of(const gckpti_iter &it, int64_t i)
+{
+    Places p = {};
+    for (int k = 0; k < it.n; k++) {
+        const int64_t next = k + 1 < it.n ? i / it.size[k] : 0, j = i - next * it.size[k];
+        UNROLLED(t, 4) p.at[t] += j * it.step[t][k];
+        i = next;
+    }
+    return p;
+}
+
+/* Returns true if the innermost axis can be read and written by whole vectors of N. Only if it is
+ * the only axis may the last vector be shorter. */
+bool in_vecs(const gckpti_iter &it, int N)
+{
+    bool vecs = it.n && it.step[0][0] == 1 && (it.n == 1 || it.size[0] % N == 0);
+    for (int t = 0; t < 4; t++) {
+        const bool repeated = it.step[t][0] == 0;
+        vecs = vecs && (repeated || it.step[t][0] == 1);
+        for (int k = 1; k < it.n; k++)
+            vecs = vecs && (repeated || it.step[t][k] % N == 0);
+    }
+    return vecs;
+}
+
+/* A thread computes N elements of d; elements that are repeated come from caches. b and c may be
+ * NONE. A thread reads an element of d's layout before it writes that element, and no other thread
+ * does, so d may be such an operand. */
+template <int N, class F>
+__global__ void map_kernel(const __grid_constant__ gckpti_iter it, F f, Results d, Values a,
+                           Values b, Values c, int64_t n, int accumulate)
+{
     for (EACH(vec, (n + N - 1) / N)) {
-        const int64_t left = X::ENDS_IN_VECS ? N : n - vec * N;
-        const Offsets at = axes.at(vec * N);
-        float x[N] = {}, y[N] = {}, w[N] = {}, z[N] = {};
-        read(a, at.at1, axes.step_of(1), left, x);
-        if (wanted(b))
-            read(b, at.at2, axes.step_of(2), left, y);
-        if (wanted(self))
-            read_vec<N>(self, at.at0, left, true, w);
-        if (!ROUNDED && accumulate)
-            read_vec<N>(d, at.at0, left, true, z);
-        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], w[k], ROUNDED ? 0 : accumulate);
-        write_vec<N>(results_at(d), at.at0, left, true, z, ROUNDED ? accumulate : 0);
+        const int64_t left = n - vec * N;
+        const Places p = places_of(it, vec * N);
+        float x[N], y[N], w[N], z[N] = {};
+        const auto read = [&](const Values &of, int t, float *v) {
+            if (it.step[t][0])
+                return read_vec<N>(of, p.at[t], left, true, v);
+            UNROLLED(k, N) v[k] = value_at(of, p.at[t]);
+        };
+        read(a, 1, x), read(b, 2, y), read(c, 3, w);
+        if (accumulate)
+            read(d, 0, z);
+        UNROLLED(k, N) f(&z[k], x[k], y[k], w[k], accumulate);
+        write_vec<N>(d, p.at[0], left, true, z);
     }
 }
 
-/* Runs map_kernel by vectors of N if all are aligned, else of 1. If d is NULL, does nothing. */
-template <int N, class X, class F, class A, class D>
-void map_vecs(const gckpt_call *call, const X &axes, F f, D d, A a, A b, A self, int accumulate)
+/* Runs map_kernel, by vectors of N if all tensors are aligned. */
+template <int N, class F>
+void map_vecs(const gckpt_call *call, const gckpti_iter &it, F f, const Results &d, const Values &a,
+              const Values &b, const Values &c, int accumulate)
 {
-    const int64_t n = axes.count();
-    if (wanted(d) && n > 0 && axes.in_vecs(N) && aligned(a, b, self, d))
-        run_each<map_kernel<N, X, F, A, D>>(call, (n + N - 1) / N, axes, f, d, a, b, self, n,
-                                            accumulate);
-    else if (wanted(d) && n > 0)
-        run_each<map_kernel<1, X, F, A, D>>(call, n, axes, f, d, a, b, self, n, accumulate);
+    const int64_t n = count_of(it);
+    if (N > 1 && !(in_vecs(it, N) && aligned(a, b, c, d)))
+        return map_vecs<1>(call, it, f, d, a, b, c, accumulate);
+    run_each<map_kernel<N, F>>(call, (n + N - 1) / N, it, f, d, a, b, c, n, accumulate);
 }
 
-/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. axes: Dense or Axes. */
-template <bool BF16 = false, class X, class F>
-void map(const gckpt_call *call, const X &axes, F f, const Results &d, const Values &a,
-         const Values &b, const Values &self, int accumulate)
+/* Computes d, or nothing if d is NULL. */
+template <class F>
+void map(const gckpt_call *call, const gckpti_iter &it, F f, const Results &d, const Values &a,
+         const Values &b = NONE, const Values &c = NONE, int accumulate = 0)
 {
-    if constexpr (BF16)
-        map_vecs<8>(call, axes, f, d, a, b, self, accumulate);
+    if (!wanted(d) || count_of(it) == 0)
+        return;
+    if (d.bf16 || a.bf16 || b.bf16 || c.bf16)
+        map_vecs<8>(call, it, f, d, a, b, c, accumulate);
     else
-        map_vecs<4>(call, axes, f, d.f32, a.f32, b.f32, self.f32, accumulate);
-}
-
-/* Compute out = f(a, b); the gradient of x, which has the layout of a and b. */
-template <bool BF16 = false, class F>
-void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
-{
-    map<BF16>(call, Dense{ gckpti_elements(&call->shape) }, f, out_of(call), a, b, NONE, 0);
-}
-
-template <bool BF16 = false, class F>
-void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const Values &a, const Values &b)
-{
-    map<BF16>(call, Dense{ gckpti_elements(&x.shape) }, f, grad_of(x), a, b, NONE, x.accumulate);
+        map_vecs<4>(call, it, f, d, a, b, c, accumulate);
 }
 
 struct Copy {
@@ -978,7 +958,7 @@ struct Copy {
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    map(call, Dense{ n }, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
+    map(call, dense(n), Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
 }
 
 /* >>common/tiles */
@@ -1080,176 +1060,115 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
 }
 
 /* >>common/convert */
-/* A conversion between f32 and bf16. */
-struct Convert {
-    gckpt_conversion c;
-    template <int N> __device__ void at(int64_t i) const
+struct Round { /* to bf16 */
+    __device__ void operator()(float *d, float a, float, float, int) const
     {
-        Vec<float, N> x = {};
-        Vec<uint16_t, N> half;
-        if (c.kind != GCKPT_WIDEN)
-            x = load<N>(c.x + i);
-        if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD)
-            half = load<N>(c.from + i);
-        for (int k = 0; k < N; k++) {
-            if (c.kind == GCKPT_NARROW || c.kind == GCKPT_ROUND)
-                half.v[k] = gckpti_to_bf16(x.v[k]);
-            const float f = gckpti_from_bf16(half.v[k]);
-            x.v[k] = c.kind == GCKPT_WIDEN_ADD ? f + x.v[k] : f;
-        }
-        if (c.kind == GCKPT_NARROW)
-            store(c.to + i, half);
-        else
-            store(c.x + i, x);
+        *d = gckpti_from_bf16(gckpti_to_bf16(a));
     }
 };
 
+/* The backend's conversion between f32 and bf16. */
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    for_each_vec<8>(call, Convert{ *c }, c->n, aligned(c->x, c->from, c->to));
+    const Results f32 = { c->x, NULL }, bf16 = { NULL, c->to };
+    const Values from = { NULL, c->from };
+    if (c->kind == GCKPT_ROUND)
+        map(call, dense(c->n), Round(), f32, f32);
+    else if (c->kind == GCKPT_NARROW)
+        map(call, dense(c->n), Copy(), bf16, f32);
+    else
+        map(call, dense(c->n), Copy(), f32, from, NONE, NONE, c->kind == GCKPT_WIDEN_ADD);
 }
 
 void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
 {
-    const gckpt_conversion c = { GCKPT_WIDEN, to, from, NULL, n };
-    convert(call, &c);
+    map(call, dense(n), Copy(), { to, NULL }, { NULL, from });
 }
 
 void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 {
-    const gckpt_conversion c = { GCKPT_NARROW, (float *)from, NULL, to, n };
-    convert(call, &c);
+    map(call, dense(n), Copy(), { NULL, to }, { from, NULL });
 }
 
 /* >>common/update */
 /* ---- calls of fill and update are collected until there are MOST, or another function is called;
  * then one launch runs all fills, and one all updates, each in separate blocks ---- */
-struct Fills {
-    enum { MOST = 64, WORDS = 8192 }; /* MOST: fills of a launch; WORDS: words that a block fills */
-    struct Fill {
-        uint32_t *to;
-        int64_t n;
-        uint32_t word;
-        unsigned first; /* block */
-    } at[MOST];
+template <class T, int COUNT> struct Collected { /* of a launch: a row of blocks for each */
+    enum { MOST = COUNT };
+    T at[MOST];
     int n;
 };
-
-/* Returns the index of the fill or pass to which this block belongs. */
-template <class W> __device__ int entry_of(const W &all)
-{
-    int of = 0;
-    while (of + 1 < all.n && blockIdx.x >= all.at[of + 1].first)
-        of++;
-    return of;
-}
+struct Fill {
+    uint32_t *to;
+    int64_t n;
+    uint32_t word;
+};
+typedef Collected<Fill, 64> Fills;
+typedef Collected<gckpt_update_pass, 16> Passes; /* each for another parameter */
+static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
 __global__ void fill_kernel(const __grid_constant__ Fills all)
 {
-    const Fills::Fill &f = all.at[entry_of(all)];
-    const int64_t at = (int64_t)(blockIdx.x - f.first) * Fills::WORDS;
-    const int n = (int)gckpti_min(f.n - at, Fills::WORDS), fours = (uintptr_t)f.to & 15 ? 0 : n / 4;
-    const Vec<uint32_t, 4> vec = { { f.word, f.word, f.word, f.word } };
-    for (int i = (int)threadIdx.x; i < fours; i += (int)blockDim.x)
-        store(f.to + at + i * 4, vec);
-    for (int i = fours * 4 + (int)threadIdx.x; i < n; i += (int)blockDim.x)
-        f.to[at + i] = f.word;
+    const Fill &f = all.at[blockIdx.y];
+    for (EACH(i, f.n))
+        f.to[i] = f.word;
 }
 
-struct AddOffsets { /* buffers that a pass adds to its gradient, as bytes from p.base */
-    enum { MOST = 8 };
-    size_t at[MOST];
-};
-
-/* Runs pass p on N elements from i on. `divided` gets the divided gradient, for its squares. */
-template <int N>
-__device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
-                          float *divided)
+/* Runs pass p on element i. Returns the divided gradient. */
+__device__ float update_at(const gckpt_update_pass &p, int64_t i)
 {
-    Vec<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
-    for (int u = 0; u < p.adds; u++) {
-        Vec<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
-        for (int k = 0; k < N; k++)
-            g.v[k] += x.v[k];
-    }
-    if (p.adds && !(p.count > 0 && p.write_back))
-        store(p.gradient + i, g);
-    for (int k = 0; k < N && p.count > 0; k++)
-        g.v[k] /= p.count;
+    const float g = p.count > 0 ? p.gradient[i] / p.count : p.gradient[i];
+    const int moments = !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
+    float w = p.update ? p.values[i] : 0.0f;
+    float m = moments > 0 ? p.state[0][i] : 0.0f, v = moments > 1 ? p.state[1][i] : 0.0f;
     if (p.count > 0 && p.write_back)
-        store(p.gradient + i, g);
-    if (p.squares)
-        store(divided, g);
-    if (!p.update)
-        return;
-    w = load<N>(p.values + i);
-    if (p.optimiser != GCKPT_SGD)
-        m = load<N>(p.state[0] + i);
-    if (p.optimiser == GCKPT_ADAMW)
-        v = load<N>(p.state[1] + i);
-    for (int k = 0; k < N; k++) {
-        if (p.optimiser == GCKPT_ADAMW)
-            gckpti_step_adamw(&p.rates, g.v[k], &w.v[k], &m.v[k], &v.v[k]);
-        else if (p.optimiser == GCKPT_MOMENTUM)
-            gckpti_step_momentum(&p.rates, p.momentum, g.v[k], &w.v[k], &m.v[k]);
-        else
-            gckpti_step_sgd(&p.rates, g.v[k], &w.v[k]);
-    }
-    store(p.values + i, w);
-    if (p.optimiser != GCKPT_SGD)
-        store(p.state[0] + i, m);
-    if (p.optimiser == GCKPT_ADAMW)
-        store(p.state[1] + i, v);
+        p.gradient[i] = g;
+    if (moments == 2)
+        gckpti_step_adamw(&p.rates, g, &w, &m, &v);
+    else if (moments == 1)
+        gckpti_step_momentum(&p.rates, p.momentum, g, &w, &m);
+    else
+        gckpti_step_sgd(&p.rates, g, &w);
+    if (p.update)
+        p.values[i] = w;
+    if (moments > 0)
+        p.state[0][i] = m;
+    if (moments > 1)
+        p.state[1][i] = v;
+    return g;
 }
 
-/* Update passes that one launch runs, each for another parameter. */
-struct Passes {
-    enum { MOST = 16 };
-    struct Pass {
-        gckpt_update_pass p;
-        AddOffsets more;
-        unsigned first; /* block */
-        int four;       /* all addresses are multiples of 16 */
-    } at[MOST];
-    unsigned blocks;
-    int n;
-};
-static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
-
-/* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, so that gradient, values and state
- * cross memory once. Then its first warp adds up squares in the 32 lanes of the manual's 5d; it
- * reads the divided gradients from shared memory, while other blocks use the device memory. */
+/* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, then on others. So gradient, values and
+ * state cross memory once. Then its first warp adds up squares in the 32 lanes of the manual's 5d;
+ * it reads the divided gradients from shared memory, while other blocks use device memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
-    typedef Vec<float, 4> Four;
-    SHARED(Four, staging, [GCKPT_UPDATE_BLOCK / 4]);
-    float *divided = (float *)(void *)staging;
-    const int of = entry_of(all);
-    const gckpt_update_pass &p = all.at[of].p;
-    const AddOffsets &more = all.at[of].more;
-    unsigned block = blockIdx.x - all.at[of].first;
-    int64_t at = (int64_t)block * GCKPT_UPDATE_BLOCK;
-    int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
-    int fours = all.at[of].four ? n / 4 * 4 : 0;
-    for (int i = (int)threadIdx.x * 4; i < fours; i += (int)blockDim.x * 4)
-        update_at<4>(p, more, at + i, divided + i);
-    for (int i = fours + (int)threadIdx.x; i < n; i += (int)blockDim.x)
-        update_at<1>(p, more, at + i, divided + i);
-    if (!p.squares)
-        return;
-    __syncthreads();
-    if (threadIdx.x >= 32)
-        return;
-    float sum = 0.0f;
-#pragma unroll 16
-    for (int i = (int)threadIdx.x; i < n; i += 32)
-        sum = gckpti_fma(divided[i], divided[i], sum);
-    sum = warp_sum(sum);
-    if (threadIdx.x == 0)
-        p.squares[block] = sum;
+    SHARED(float, divided, [GCKPT_UPDATE_BLOCK]);
+    const gckpt_update_pass &p = all.at[blockIdx.y];
+    const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+        const int64_t at = block * GCKPT_UPDATE_BLOCK;
+        const int n = (int)gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
+        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+            divided[i] = update_at(p, at + i);
+        __syncthreads();
+        if (p.squares && threadIdx.x < 32) {
+            const float sum = lanes_sum<16>(
+                n, [&](float all, int64_t i) { return gckpti_fma(divided[i], divided[i], all); });
+            if (threadIdx.x == 0)
+                p.squares[block] = sum;
+        }
+        __syncthreads();
+    }
 }
 
-struct Deferred { /* a pending product, or fills followed by updates */
+/* Returns a grid for collected work, the largest of which takes this many blocks. */
+dim3 grid_for(int64_t blocks, int n)
+{
+    return dim3((unsigned)gckpti_min(blocks, 528), (unsigned)n);
+}
+
+struct Deferred {              /* a pending product, or fills followed by updates */
     void (*product)(Device *); /* launches the product (fast/products.cu), or NULL */
     Fills fills;
     Passes passes;
@@ -1259,7 +1178,7 @@ void launch_pending(Device *d)
 {
     Fills *f = &deferred[d->number].fills;
     Passes *p = &deferred[d->number].passes;
-    unsigned blocks = 0;
+    int64_t words = 0, elements = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
         const int pending = d->overlap.pending; /* the product need not wait for this queue */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
@@ -1267,15 +1186,16 @@ void launch_pending(Device *d)
         d->overlap.pending = pending;
     }
     queue_join(d, &d->overlap, 0); /* kernels of this queue may read memory that is written next */
-    for (int i = 0; i < f->n; i++) {
-        f->at[i].first = blocks;
-        blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
-    }
+    for (int i = 0; i < f->n; i++)
+        words = f->at[i].n > words ? f->at[i].n : words;
+    for (int i = 0; i < p->n; i++)
+        elements = p->at[i].elements > elements ? p->at[i].elements : elements;
     if (f->n)
-        launch<fill_kernel>(d, blocks, 256, 0, *f);
+        launch<fill_kernel>(d, grid_for((words + 8191) / 8192, f->n), 256, 0, *f);
     if (p->n)
-        launch<update_kernel>(d, p->blocks, 256, 0, *p);
-    f->n = p->n = 0, p->blocks = 0;
+        launch<update_kernel>(d, grid_for((elements - 1) / GCKPT_UPDATE_BLOCK + 1, p->n), 256, 0,
+                              *p);
+    f->n = p->n = 0;
 }
 
 /* The backend's fill. If it overlaps a collected fill, it launches the collected ones first. */
@@ -1284,14 +1204,13 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
     DeviceLock d(device_of(call), true);
     Fills *f = &deferred[d->number].fills;
     uint32_t *words = (uint32_t *)to;
-    bool full = f->n == Fills::MOST || deferred[d->number].passes.n ||
-                deferred[d->number].product;
+    bool full = f->n == Fills::MOST || deferred[d->number].passes.n || deferred[d->number].product;
     for (int i = 0; i < f->n; i++)
         full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
     if (full)
         launch_pending(d);
     if (n > 0)
-        f->at[f->n++] = { words, n, word, 0 };
+        f->at[f->n++] = { words, n, word };
 }
 
 /* If a collected fill sets exactly the n words from `at` on to 0, drops it and returns true. */
@@ -1313,34 +1232,19 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
         return;
     DeviceLock d(device_of(call), true);
     Passes *w = &deferred[d->number].passes;
-    gckpt_update_pass p = *pass;
-    for (; p.adds > AddOffsets::MOST; p.adds--, p.more++) /* one more launch, in the same order */
-        add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
+    for (int u = 0; u < pass->adds; u++)
+        add(call, pass->gradient, (const float *)((const char *)pass->base + pass->more[u]),
+            pass->elements);
     if (w->n == Passes::MOST || deferred[d->number].product)
         launch_pending(d);
-    Passes::Pass *to = &w->at[w->n++];
-    to->p = p;
-    to->four = aligned(p.gradient, p.values, p.state[0], p.state[1]);
-    for (int u = 0; u < p.adds; u++) {
-        to->more.at[u] = p.more[u];
-        to->four = to->four && aligned((const char *)p.base + p.more[u]);
-    }
-    to->first = w->blocks;
-    w->blocks += (unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK);
+    w->at[w->n++] = *pass;
 }
 
 /* >>common/dequantise */
-/* A thread dequantises N values of BF16 or F16. */
-struct Dequantise {
-    gckpt_dequantisation u;
-    template <int N> __device__ void at(int64_t i) const
+struct FromF16 { /* a: a word of an f16, read as a bf16 */
+    __device__ void operator()(float *d, float a, float, float, int) const
     {
-        Vec<uint16_t, N> from = load<N>((const uint16_t *)u.quantised + i);
-        Vec<float, N> x;
-        for (int k = 0; k < N; k++)
-            x.v[k] = u.storage == GCKPT_STORAGE_BF16 ? gckpti_from_bf16(from.v[k])
-                                                     : gckpti_from_f16(from.v[k]);
-        store(u.to + i, x);
+        *d = gckpti_from_f16((uint16_t)(gckpti_bits(a) >> 16));
     }
 };
 
@@ -1367,57 +1271,54 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
 {
     const gckpt_dequantisation &u = *request;
     const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK;
+    const Values from = { NULL, (const uint16_t *)u.quantised };
     if (u.storage >= GCKPT_STORAGE_I8)
         for_each<dequantise_block>(call, u.n / u.row * blocks * 16, u);
+    else if (u.storage == GCKPT_STORAGE_BF16)
+        map(call, dense(u.n), Copy(), { u.to, NULL }, from);
     else
-        for_each_vec<4>(call, Dequantise{ u }, u.n,
-                        aligned(u.to) && (uintptr_t)u.quantised % 8 == 0);
+        map(call, dense(u.n), FromF16(), { u.to, NULL }, from);
 }
 
 /* >>exact/unary */
-/* The N attributes of an op, which its formulas read. */
-template <int N> struct Attributes {
-    float o[N + 1] = {};
-    explicit Attributes(const gckpt_call *call)
-    {
-        for (int i = 0; i < N; i++)
-            o[i] = ((const float *)call->attributes)[i];
-    }
-};
-
-/* Computes an element of y = F(x, o) as gradckpt.h does. */
-template <auto F, int N = 0> struct Unary : Attributes<N> {
-    using Attributes<N>::Attributes;
-    __device__ void operator()(float *d, float x, float, float, int) const { *d = F(x, this->o); }
+/* Computes y = F(x, o), with the op's attributes o. */
+template <auto F> struct Unary {
+    float o[2];
+    __device__ void operator()(float *d, float x, float, float, int) const { *d = F(x, o); }
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
-template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
-    using Attributes<N>::Attributes;
+template <auto DERIV, auto PUT> struct UnaryGrad {
+    float o[2];
     __device__ void operator()(float *d, float at, float g, float, int accumulate) const
     {
-        PUT(d, g, DERIV(at, this->o), accumulate, 1);
+        PUT(d, g, DERIV(at, o), accumulate, 1);
     }
 };
 
-/* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
-template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
-void unary_by(const gckpt_call *call, bool backward)
+/* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH, with n
+ * attributes, whose gradient reads what `reads` says. */
+template <auto VALUE, auto DERIV, auto PUT>
+void unary_by(const gckpt_call *call, bool backward, unsigned reads, int n)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
-    const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
+    const Values at = reads & GCKPT_IN(0) ? value_of(x) : reads ? value_out_of(call) : g;
+    const gckpti_iter it = dense(gckpti_elements(&call->shape));
+    const float *o = (const float *)call->attributes;
+    const float first = n > 0 ? o[0] : 0.0f, second = n > 1 ? o[1] : 0.0f;
     if (backward)
-        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+        map(call, it, UnaryGrad<DERIV, PUT>{ { first, second } }, grad_of(x), at, g, NONE,
+            x.accumulate);
     else
-        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
+        map(call, it, Unary<VALUE>{ { first, second } }, out_of(call), value_of(x));
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
+    void name##_by(const gckpt_call *call, bool backward)                                          \
     {                                                                                              \
-        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
-                 BF16>(call, backward);                                                            \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n>(             \
+            call, backward, reads, n);                                                             \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -1431,7 +1332,7 @@ void detach_by(const gckpt_call *call, bool)
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map_out<true>(call, Copy(), x, NONE);
+        map(call, dense(gckpti_elements(&call->shape)), Copy(), y, x);
 }
 
 __device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)
@@ -1495,31 +1396,7 @@ void dropout_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/axes */
-/* ---- broadcasting: axes, values and rules of gradients ---- */
-/* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
- * steps: step[1] and step[2] after those of a dense result, or step[0] and step[1] without one. */
-Axes axes_of(const gckpti_iter &w, int first, bool dense)
-{
-    Axes x = {};
-    x.n = w.n;
-    for (int64_t k = 0, size = 1; k < w.n; size *= w.size[k++]) {
-        x.size[k] = w.size[k];
-        x.step[0][k] = size;
-        x.step[dense][k] = w.step[first][k];
-        x.step[dense + 1][k] = w.step[!first][k];
-    }
-    return x;
-}
-
-/* Iterates over `axes` of tensors of shapes a and b. */
-Axes axes_over(const gckpt_shape &axes, const gckpt_shape &a, const gckpt_shape &b, bool dense)
-{
-    const gckpt_shape *const shapes[4] = { &a, &b, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, &axes, shapes);
-    return axes_of(it, 0, dense);
-}
-
+/* ---- broadcasting: rules of gradients ---- */
 struct Quotient { /* a / divisor */
     float divisor;
     __device__ void operator()(float *d, float a, float, float, int accumulate) const
@@ -1573,166 +1450,146 @@ Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumula
 /* Returns the sum for input i's gradient, or an empty one if i is 0, which means no input. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* sum_begin loads a sum, sum_end stores it. fresh: compensation is +0 unless it accumulates. */
-__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
-{
-    *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
-    return s.accumulate ? value_at(s.at, i) : 0.0f;
-}
-
-__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
-{
-    put_at(s.at, i, sum / s.divisor);
-    if (s.comp)
-        s.comp[i] = comp;
-}
-
-__device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
-{
-    if (compensated) /* not ?:, which would take comp's address and put it in memory */
-        gckpti_sum_add(sum, comp, x);
-    else
-        gckpti_sum_add(sum, NULL, x);
-}
-
-/* Base of terms of sums over rows, a sum a column. A thread reads NCOLS columns; Column: its state
- * for one. FRESH: sums are compensated, stored or not. along: rows are adjacent in memory. */
-struct Terms {
-    static constexpr bool FRESH = false, along = false;
-    static constexpr int NCOLS = 1;
-    typedef int64_t Column;
-    __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
+/* A sum in registers, which begins where its Sum does. fresh: it is compensated, stored or not, and
+ * its compensation is +0 unless it accumulates. */
+struct RunningSum {
+    const Sum &to;
+    int64_t column;
+    bool compensated;
+    float sum, comp;
+    __device__ RunningSum(const Sum &s, int64_t c, bool fresh) : to(s), column(c)
+    {
+        compensated = fresh || s.comp;
+        sum = wanted(s.at) && s.accumulate ? value_at(s.at, c) : 0.0f;
+        comp = s.comp && (s.accumulate || !fresh) ? s.comp[c] : 0.0f;
+    }
+    __device__ void add(float x)
+    {
+        float next = comp;
+        gckpti_sum_add(&sum, &next, x);
+        comp = compensated ? next : comp; /* +0 changes no term */
+    }
+    __device__ void end(void) const
+    {
+        if (wanted(to.at))
+            put_at(to.at, column, sum / to.divisor);
+        if (wanted(to.at) && to.comp)
+            to.comp[column] = comp;
+    }
 };
 
-/* A block adds up COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add the previous 8, a lane for each column of one of two sums. A column is a
- * chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
- * columns of many rows do not fill the chip. Each image has separate sums. */
-template <class T, int COLUMNS>
-__global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
+/* Base of the terms of sums over rows, a sum a column. Column is a thread's data about a column.
+ * FRESH: see RunningSum. MIXED: terms may be read from bf16. */
+struct Terms {
+    static constexpr bool FRESH = false, MIXED = false;
+    typedef int64_t Column;
+    __device__ static int64_t column_of(int64_t column, int64_t) { return column; }
+};
+
+/* Calls add(terms) for terms 0 to n - 1, in order, of which read(i, terms) sets up to two. Reads
+ * AHEAD of them while it adds the previous ones, as a sum is a chain. If read() has no branch, all
+ * its loads begin before the first one is complete. */
+template <int AHEAD = 32, class READ, class ADD>
+__device__ __forceinline__ void add_terms(int64_t n, const READ &read, const ADD &add)
+{
+    float term[AHEAD][2], next[AHEAD][2];
+    const auto fetch = [&](int64_t i) {
+        UNROLLED(k, AHEAD) next[k][0] = next[k][1] = 0.0f;
+        UNROLLED(k, AHEAD) read(gckpti_min(i + k, n - 1), next[k]);
+    };
+    if constexpr (AHEAD > 8) {
+        if (n <= 8)
+            return add_terms<8>(n, read, add);
+    }
+    if (n > 0)
+        fetch(0);
+    for (int64_t i = 0; i < n; i += AHEAD) {
+        UNROLLED(k, AHEAD) term[k][0] = next[k][0], term[k][1] = next[k][1];
+        if (i + AHEAD < n)
+            fetch(i + AHEAD);
+        UNROLLED(k, AHEAD) if (i + k < n) add(term[k]);
+    }
+}
+
+/* Computes one or two sums of each column over the rows of planes: of.read(column, row, terms) sets
+ * their terms. A thread has a column. Four additions per term (5e) are about 16 cycles, so few
+ * columns of many rows do not fill the chip. */
+template <class T, bool BF16>
+__global__ void column_sums_kernel(const __grid_constant__ T of, const __grid_constant__ Sum first,
+                                   const __grid_constant__ Sum second, int64_t planes,
                                    int64_t rows, int64_t n)
 {
-    enum { PER_STEP = 8, LINES = 256 / COLUMNS, STEP = PER_STEP * LINES, NCOLS = T::NCOLS };
-    SHARED(float, tile, [2][2][STEP][COLUMNS + 1]);
-    const int thread = (int)threadIdx.x, lane = thread % COLUMNS, line = thread / COLUMNS;
-    const int64_t across = (n + COLUMNS - 1) / COLUMNS, image = blockIdx.x / across;
-    const int64_t begin = (blockIdx.x - image * across) * COLUMNS, to = image * n + begin + lane;
-    const int columns = (int)gckpti_min(n - begin, COLUMNS);
-    const Sum mine = thread < 32 ? first : second;
-    const bool adds = thread < 64 && thread % 32 < COLUMNS && lane < columns && wanted(mine.at);
-    float sum = 0.0f, comp = 0.0f, term[PER_STEP][2];
-    typename T::Column cols[NCOLS];
-    if (adds)
-        sum = sum_begin(mine, to, T::FRESH, &comp);
-    UNROLLED(k, NCOLS) {
-        const int column = of.along ? line + LINES * k : lane;
-        cols[k] = of.column_of(image, begin + (column < columns ? column : 0));
-    }
-    for (int64_t from = -STEP; from < rows; from += STEP) {
-        const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
-        UNROLLED(k, PER_STEP) { /* reads the next rows */
-            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
-            term[k][0] = term[k][1] = 0.0f;
-            if (from + STEP + row < rows && column < columns)
-                of(cols[k % NCOLS], from + STEP + row, term[k]);
+    for (EACH(c, n)) {
+        RunningSum a(first, c, T::FRESH), b(second, c, T::FRESH);
+        for (int64_t plane = 0; plane < planes; plane++) {
+            const typename T::Column column = of.column_of(c, plane);
+            add_terms(
+                rows, [&](int64_t r, float *term) { of.template read<BF16>(column, r, term); },
+                [&](const float *term) { a.add(term[0]), b.add(term[1]); });
         }
-        const int count = (int)gckpti_min(rows - from, STEP);
-#pragma unroll 8
-        for (int k = 0; k < count && adds && from >= 0; k++)
-            add_term(T::FRESH || mine.comp, &sum, &comp, tile[now][which][k][lane]);
-        UNROLLED(k, PER_STEP) {
-            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
-            tile[!now][0][row][column] = term[k][0], tile[!now][1][row][column] = term[k][1];
-        }
-        __syncthreads();
+        a.end(), b.end();
     }
-    if (adds)
-        sum_end(mine, to, sum, comp);
 }
 
-template <int COLUMNS = 32, class T>
+template <class T>
 void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Sum &second,
-                 int64_t rows, int64_t n, int64_t images = 1)
+                 int64_t rows, int64_t n, int64_t planes = 1)
 {
-    const int64_t blocks = (n + COLUMNS - 1) / COLUMNS * images;
-    if (wanted(first.at) || wanted(second.at))
-        run<column_sums_kernel<T, COLUMNS>>(call, dim3((unsigned)blocks), 256, 0, of, first,
-            second, rows, n);
+    if (!wanted(first.at) && !wanted(second.at))
+        return;
+    if constexpr (T::MIXED) {
+        if (of.is_bf16())
+            return run<column_sums_kernel<T, true>>(call, blocks_for(n, 32), 32, 0, of, first,
+                                                    second, planes, rows, n);
+    }
+    run<column_sums_kernel<T, false>>(call, blocks_for(n, 32), 32, 0, of, first, second, planes,
+                                      rows, n);
 }
 
-/* Terms of sums over rows of g, in order, by a rule of gradients. `self` is indexed like the sums;
- * it may be NONE, and so may `other`. step[0] is for g, step[1] for `other`. */
-struct Sums {
-    static constexpr bool FRESH = false;
-    static constexpr int NCOLS = 4;
+/* Terms of sums of g, by a rule of gradients. `self` is indexed like the sums; it may be NONE, and
+ * so may `other`. sums() sets the last fields: axes of the sums; axes over which they sum, of which
+ * the innermost has these steps in g and `other`. */
+struct Sums : Terms {
+    static constexpr bool MIXED = true;
     struct Column {
-        Offsets at;
+        int64_t g, other;
         float self;
     };
     Gradient rule;
     Values g, other, self;
-    Sum to;
-    Axes column, row; /* sums() sets this and the fields below */
-    int64_t columns, rows;
-    bool along;
+    gckpti_iter column, plane;
+    int64_t step[2];
 
-    __device__ Column column_of(int64_t, int64_t c) const
+    __device__ Column column_of(int64_t c, int64_t p) const
     {
-        return { column.at(c), value_at(self, c) };
+        const Places at = places_of(column, c), first = places_of(plane, p);
+        return { at.at[1] + first.at[1], at.at[2] + first.at[2], value_at(self, c) };
     }
-    __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
+    bool is_bf16(void) const { return g.bf16; }
+    template <bool BF16> __device__ void read(const Column &c, int64_t r, float *term) const
     {
-        const Offsets more = row.at(r);
-        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self,
-             1);
+        const float x = value_as<BF16>(g, c.g + r * step[0]);
+        rule(term, x, value_at(other, c.other + r * step[1]), c.self, 1); /* *term was +0 */
     }
 };
 
-/* For many columns: each thread adds up one column, 8 loads at a time. */
-__global__ void sums_by_thread_kernel(const __grid_constant__ Sums s)
+/* Sums g, tensor 1 of the iterator, to tensor 0; `other` is tensor 2. */
+void sums(const gckpt_call *call, const gckpti_iter &it, Sums s, const Sum &to)
 {
-    for (EACH(c, s.columns)) {
-        const auto cols = s.column_of(0, c);
-        float comp, sum = sum_begin(s.to, c, false, &comp);
-        for (int64_t r = 0; r < s.rows; r += 8) {
-            float x[8] = {};
-            for (int k = 0; k < 8; k++)
-                if (r + k < s.rows)
-                    s(cols, r + k, &x[k]);
-            for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s.to.comp, &sum, &comp, x[k]);
-        }
-        sum_end(s.to, c, sum, comp);
+    int64_t rows = 1;
+    s.column.n = s.plane.n = 0, s.column.tensors = s.plane.tensors = 4;
+    s.step[0] = s.step[1] = 0;
+    for (int k = 0; k < it.n; k++) {
+        const int64_t step[4] = { it.step[0][k], it.step[1][k], it.step[2][k], 0 };
+        if (!step[0] && rows == 1)
+            rows = it.size[k], s.step[0] = step[1], s.step[1] = step[2];
+        else
+            gckpti_iter_add_axis(step[0] ? &s.column : &s.plane, it.size[k], step);
     }
-}
-
-/* Sums g over `axes`: step[0] is for g, step[1] for the sum (0 if summed), step[2] for `other`. */
-void sums(const gckpt_call *call, const Axes &axes, Sums s)
-{
-    s.columns = s.rows = 1;
-    for (int k = 0; k < axes.n; k++) {
-        Axes *to = axes.step[1][k] ? &s.column : &s.row;
-        to->size[to->n] = axes.size[k];
-        to->step[0][to->n] = axes.step[0][k];
-        to->step[1][to->n++] = axes.step[2][k];
-        *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
-    }
-    s.along = s.row.n && s.row.step[0][0] == 1;
-    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        run_each<sums_by_thread_kernel>(call, s.columns, s);
-    else
-        column_sums(call, s, s.to, {}, s.rows, s.columns);
+    column_sums(call, s, to, {}, rows, count_of(s.column), count_of(s.plane));
 }
 
 /* >>exact/broadcast */
-/* Iterates over the result and inputs i and j. */
-Axes broadcast_axes(const gckpt_call *call, int i, int j)
-{
-    return axes_over(call->shape, call->in[i].shape, call->in[j].shape, true);
-}
-
 /* Returns the values of an input, or the words of an i32 one. */
 Values words_of(const gckpt_arg &x)
 {
@@ -1740,19 +1597,18 @@ Values words_of(const gckpt_arg &x)
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
-template <bool BF16 = false>
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
-    const gckpt_arg *in = &call->in[i];
+    const gckpt_arg *in = &call->in[i], *from = &call->in[other];
     const Values g = grad_out_of(call), x = reads & GCKPT_IN(i) ? value_of(*in) : NONE;
-    const Values at = reads & GCKPT_IN(other) ? words_of(call->in[other]) : NONE;
+    const Values y = reads & GCKPT_IN(other) ? words_of(*from) : NONE;
     if (!wanted(*in) || (in->grad == g.f32 && in->grad_bf16 == g.bf16)) /* g is in place already */
         return;
-    Axes axes = broadcast_axes(call, i, other);
+    const gckpti_iter it = iterate(call->shape, in->shape, call->shape, from->shape, in->shape);
     if (in->compensation)
-        sums(call, axes, { { rule }, g, at, x, sum_of(*in) });
+        sums(call, it, { {}, { rule }, g, y, x }, sum_of(*in));
     else
-        map<BF16>(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
+        map(call, it, Gradient{ rule }, grad_of(*in), g, y, x, in->accumulate);
 }
 
 /* Computes a op b. */
@@ -1763,52 +1619,36 @@ template <auto F> struct Binary {
 /* Defines how an op of GCKPTI_BINARY_OPS runs. grad_a, reads_a: the rule of the first input's
  * gradient, and the inputs that this rule reads. */
 #define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
-    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
+    void name##_by(const gckpt_call *call, bool backward)                                          \
     {                                                                                              \
-        const gckpt_arg *in = call->in;                                                            \
+        const gckpt_arg &a = call->in[0], &b = call->in[1];                                        \
         if (!backward)                                                                             \
-            return map<BF16>(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),    \
-                             out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);             \
-        broadcast_gradient<BF16>(call, 0, 1, GRAD_##grad_a, reads_a);                              \
-        broadcast_gradient<BF16>(call, 1, 0, GRAD_##grad_b, reads_b);                              \
+            return map(call, iterate(call->shape, call->shape, a.shape, b.shape, b.shape),         \
+                       Binary<gckpti_##name##_value>(), out_of(call), value_of(a), value_of(b));   \
+        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
+        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
     }
 GCKPTI_BINARY_OPS(BINARY)
 #undef BINARY
 
-/* Computes a where the condition equals on_true, and `self` elsewhere. */
-struct Where {
-    bool is_i32, on_true;
-    __device__ void operator()(float *d, float a, float condition, float self, int) const
+struct Where { /* a where the condition is true, else b */
+    bool is_i32;
+    __device__ void operator()(float *d, float condition, float a, float b, int) const
     {
-        *d = holds(condition, is_i32) == on_true ? a : self;
+        *d = holds(condition, is_i32) ? a : b;
     }
 };
 
-/* Selects from input `taken`, else `rest`. If both are repeated, expands `rest` into out first. */
-void where_forward(const gckpt_call *call)
-{
-    const int64_t n = gckpti_elements(&call->shape);
-    const bool repeated = gckpti_elements(&call->in[1].shape) != n;
-    const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
-    const gckpt_arg *rest = &call->in[3 - taken];
-    Values self = value_of(*rest);
-    const Where f = { call->in[0].index != NULL, taken == 1 };
-    if (gckpti_elements(&rest->shape) != n) {
-        map(call, broadcast_axes(call, 3 - taken, 0), Copy(), out_of(call), self, NONE, NONE, 0);
-        self = value_out_of(call);
-    }
-    map(call, broadcast_axes(call, taken, 0), f, out_of(call), value_of(call->in[taken]),
-        words_of(call->in[0]), self, 0);
-}
-
 void where_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *in = call->in;
+    const bool is_i32 = in[0].index != NULL;
     if (!backward)
-        return where_forward(call);
-    const bool is_i32 = call->in[0].index != NULL;
-    const gckpt_arg *condition = &call->in[0];
-    if (condition->grad && !condition->accumulate)
-        fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
+        return map(call, iterate(call->shape, call->shape, in[0].shape, in[1].shape, in[2].shape),
+                   Where{ is_i32 }, out_of(call), words_of(in[0]), value_of(in[1]),
+                   value_of(in[2]));
+    if (in[0].grad && !in[0].accumulate)
+        fill(call, in[0].grad, 0, gckpti_elements(&in[0].shape));
     broadcast_gradient(call, 1, 0, is_i32 ? WHERE_I32 : WHERE, GCKPT_IN(0));
     broadcast_gradient(call, 2, 0, is_i32 ? ELSEWHERE_I32 : ELSEWHERE, GCKPT_IN(0));
 }
@@ -1817,7 +1657,7 @@ void where_by(const gckpt_call *call, bool backward)
 /* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
  * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
 struct Transpose {
-    Axes rest;                    /* all axes, of which p and q have size 1 */
+    gckpti_iter rest;             /* all axes of d and s, of which p and q have size 1 */
     int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
@@ -1829,42 +1669,52 @@ __global__ void transpose_kernel(const __grid_constant__ Transpose t, float *d, 
     const int64_t across = (t.p + 31) / 32, down = (t.q + 31) / 32;
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
         const int64_t p = i % across * 32, q = i / across % down * 32;
-        const Offsets at = t.rest.at(i / across / down);
+        const Places at = places_of(t.rest, i / across / down);
         for (int k = warp; k < 32; k += 8)
             if (p + lane < t.p && q + k < t.q)
-                tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
+                tile[k][lane] = s[at.at[1] + (q + k) * t.q_step + p + lane];
         __syncthreads();
         for (int k = warp; k < 32; k += 8)
             if (p + k < t.p && q + lane < t.q)
-                gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
+                gckpti_put(&d[at.at[0] + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
         __syncthreads();
     }
 }
 
-/* Copies s to d, or adds it; the contiguous axes of s and of d may differ. */
-void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, int accumulate)
+#ifndef GCKPT_NO_AXES
+void permute_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *x = &call->in[0];
+    const float *from = backward ? call->grad_out : x->data;
+    float *to = backward ? x->grad : call->out;
+    const int accumulate = backward && x->accumulate;
+    gckpti_iter move, it;
     int p = 0, q = 0;
-    for (int k = 0; k < x.n; k++) {
-        p = x.step[1][k] == 1 ? k : p;
-        q = x.step[0][k] == 1 ? k : q;
+    gckpti_permute_move(&move, call, 0); /* of x and of the result */
+    it = move;
+    for (int t = 0; t < 4; t++)
+        memcpy(it.step[t], move.step[backward ? t > 0 : t == 0], sizeof *it.step);
+    for (int k = 0; k < it.n; k++) {
+        p = it.step[1][k] == 1 ? k : p;
+        q = it.step[0][k] == 1 ? k : q;
     }
     if (p == q)
-        return map(call, x, Copy(), { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
-    Transpose t = { x, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
+        return map(call, it, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, accumulate);
+    Transpose t = { it, it.size[p], it.size[q], it.step[0][p], it.step[1][q] };
     t.rest.size[p] = t.rest.size[q] = 1;
-    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
-    run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * count_of(t.rest);
+    if (to)
+        run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, to, from, tiles, accumulate);
 }
+#endif
 
-/* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
+/* ---- slice, concat: one tensor is a part of each block of another one ---- */
 /* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
- * elements of the whole tensor to `rest`. */
+ * elements of the whole tensor to 0. */
 struct PartMove {
     Values x;
     Results y;
     int64_t whole, begin, n; /* the part: n elements from `begin` on of each `whole` elements */
-    float rest;
     bool to_whole, fills;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
@@ -1872,8 +1722,7 @@ struct PartMove {
         const int64_t size = fills ? whole : n, block = i / size;
         const int64_t j = i - block * size - (fills ? begin : 0);
         const int64_t in_part = block * n + j, in_whole = block * whole + begin + j;
-        Vec<float, N> v;
-        UNROLLED(k, N) v.v[k] = rest;
+        Vec<float, N> v = {};
         if (j >= 0 && j < n)
             v = load<N>(x, to_whole ? in_part : in_whole);
         write_vec<N>(y, to_whole ? in_whole : in_part, N, true, v.v, accumulate);
@@ -1882,9 +1731,8 @@ struct PartMove {
 
 /* Moves each input to the result or, backward, the result's gradient to that of the input.
  * of_result: inputs are parts of the result; else the result is a part of the input. A whole tensor
- * of one part is filled up by `rest`. */
-void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result,
-                float rest = 0.0f)
+ * of one part is filled up by zeros. */
+void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result)
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg &in = call->in[i];
@@ -1897,12 +1745,9 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
         const Results y = backward ? grad_of(in) : out_of(call);
         const bool to_whole = of_result != backward, accumulate = backward && in.accumulate;
         const bool fills = to_whole && call->inputs == 1 && !accumulate;
-        const PartMove part = { x, y, whole, begin, n, rest, to_whole, fills, accumulate };
+        const PartMove part = { x, y, whole, begin, n, to_whole, fills, accumulate };
         const int64_t moved = wanted(y) ? all[fills ? of_result : !of_result] : 0;
-        if ((whole | begin | n) % 8 == 0)
-            for_each_vec<8>(call, part, moved, aligned(x, y));
-        else
-            for_each_vec<4>(call, part, moved, (whole | begin | n) % 4 == 0 && aligned(x, y));
+        for_each_vec<8>(call, part, moved, (whole | begin | n) % 8 == 0 && aligned(x, y));
     }
 }
 
@@ -1932,118 +1777,81 @@ void slice_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/reduce */
-/* Terms of a row's sum: add() adds the VALUES values that read() reads. +0 changes no sum. */
-struct Plain { /* x */
-    static constexpr int VALUES = 1;
+/* Terms of a row's sum, each a product of two factors. AHEAD: see add_terms. */
+struct Plain {
+    static constexpr int AHEAD = 32;
     const float *x;
-    __device__ void read(float *v, int64_t i) const { v[0] = x[i]; }
-    __device__ float add(const float *v, float sum) const { return sum + v[0]; }
+    __device__ void operator()(int64_t i, float *v) const { v[0] = x[i], v[1] = 1.0f; }
 };
 
-struct ElementLoss { /* w a b; if w is 0 or NaN, w */
-    static constexpr int VALUES = 2;
+/* w a b; if w is 0 or NaN, w. */
+template <gckpti_loss_kind KIND, bool WEIGHTED> struct ElementLoss {
+    static constexpr int AHEAD = KIND == GCKPTI_LOSS_BINARY ? 8 : 32; /* its terms are long */
     gckpti_element_loss e;
-    __device__ void read(float *v, int64_t i) const
+    __device__ void operator()(int64_t i, float *v) const
     {
-        float w = gckpti_element_weight(&e, i);
-        float a = gckpti_element_factors(e.kind, e.x[i], e.y ? e.y[i] : 0.0f, e.delta, &v[1]);
-        bool counts = w > 0.0f || w < 0.0f;
+        const float w = WEIGHTED ? gckpti_element_weight(&e, i) : 1.0f;
+        const float y = KIND == GCKPTI_LOSS_SUM ? 0.0f : e.y[i];
+        const float a = gckpti_element_factors(KIND, e.x[i], y, e.delta, &v[1]);
+        const bool counts = w > 0.0f || w < 0.0f;
         v[0] = counts ? w * a : w;
         v[1] = counts ? v[1] : 1.0f;
     }
-    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* Sums rows of n elements, a warp a row, and divides each sum by `divisor`. */
+/* Returns the sum of row r of n elements by a warp, in the 32 lanes of the manual's 5d. */
+template <class F> __device__ float row_sum(int64_t r, const F &f, int64_t n)
+{
+    const int64_t lane = threadIdx.x % 32;
+    float sum = 0.0f;
+    add_terms<F::AHEAD>((n - lane + 31) / 32,
+                        [&](int64_t k, float *v) { f(r * n + lane + 32 * k, v); },
+                        [&](const float *v) { sum = gckpti_fma(v[0], v[1], sum); });
+    return warp_sum(sum);
+}
+
 template <class F>
 __device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
 {
-    const float sum = lanes_sum<8>(n, [&](float all, int64_t i) {
-        float v[F::VALUES];
-        f.read(v, r * n + i);
-        return f.add(v, all);
-    });
+    const float sum = row_sum(r, f, n);
     if (threadIdx.x % 32 == 0)
         out[r] = sum / divisor;
 }
 
-/* Sums rows with a block for each row, if rows are few and long: its warps copy some thousand
- * elements to shared memory while the first warp adds the previous ones. 128 terms in each lane
- * take about as long as reading memory. */
-enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+/* Computes the gradient of weight r from the sum of the losses that it multiplies. */
 template <class F>
-__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divisor)
+__device__ void weight_gradient(int64_t r, const F &losses, const gckpt_arg &weights, int64_t n,
+                                const StepParams *params)
 {
-    enum { PER_STEP = LONG / F::VALUES };
-    SHARED(float, tile, [2][PER_STEP][F::VALUES]);
-    int64_t row = blockIdx.x * n;
-    int thread = (int)threadIdx.x;
-    float sum = 0.0f;
-    for (int64_t i = -PER_STEP; i < n; i += PER_STEP) {
-        int now = i / PER_STEP & 1 ? 1 : 0;
-        float v[PER_STEP / LONG_THREADS][F::VALUES] = {};
-        for (int k = 0; k < PER_STEP / LONG_THREADS; k++) {
-            int64_t at = i + PER_STEP + k * LONG_THREADS + thread;
-            if (at < n)
-                f.read(v[k], row + at);
-        }
-#pragma unroll 16
-        for (int k = thread; k < PER_STEP && thread < 32 && i >= 0; k += 32)
-            sum = f.add(tile[now][k], sum);
-        for (int k = 0; k < PER_STEP / LONG_THREADS; k++)
-            for (int j = 0; j < F::VALUES; j++)
-                tile[!now][k * LONG_THREADS + thread][j] = v[k][j];
-        __syncthreads();
-    }
-    if (thread >= 32)
-        return;
-    sum = warp_sum(sum);
-    if (thread == 0)
-        out[blockIdx.x] = sum / divisor;
-}
-
-template <class F>
-void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
-{
-    if (n >= LONG_ROW && rows < 1024) /* with more rows, a warp per row fills the chip */
-        run<long_row_sums_kernel<F>>(call, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
-                                     divisor);
-    else
-        for_each_row<sum_of_row<F>>(call, rows, f, out, n, divisor);
+    const float sum = row_sum(r, losses, n);
+    if (threadIdx.x % 32 == 0)
+        gckpti_put_product(&weights.grad[r], sum, params->loss_scale, weights.accumulate);
 }
 
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
-void permute_by(const gckpt_call *call, bool backward)
+/* Sets element e of y to that of x of which it is a copy, or to the value. */
+__device__ void pad_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, const float *x,
+                       float *y)
 {
-    const gckpt_arg *x = &call->in[0];
-    float *to = backward ? x->grad : call->out;
-    gckpti_iter it;
-    gckpti_permute_move(&it, call, 0);
-    if (to)
-        transpose(call, axes_of(it, !backward, false), to, backward ? call->grad_out : x->data,
-                  backward && x->accumulate);
+    const int64_t all = p.before + v.size + p.after, line = e / v.inner, k = line % all;
+    const bool is_value = p.mode == GCKPT_PAD_VALUE && (k < p.before || k >= p.before + v.size);
+    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, k);
+    y[e] = is_value ? p.value : x[from * v.inner + e % v.inner];
 }
 
-/* Copies the element of which e of y is a copy. */
-__device__ void pad_copy_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
-                            const float *x, float *y)
-{
-    const int64_t all = p.before + v.size + p.after, line = e / v.inner;
-    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, line % all);
-    y[e] = x[from * v.inner + e % v.inner];
-}
-
-/* Adds the gradients of the copies of element e of x, in the order of their places. */
-__device__ void pad_add_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, float *dx,
-                           const float *g)
+/* Adds the gradients of element e of x and of its copies, in the order of their places. */
+__device__ void pad_gradient_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
+                                const gckpt_arg &x, const float *g)
 {
     const int64_t all = p.before + v.size + p.after, line = e / v.inner, i = line % v.size;
-    float d = dx[e];
-    for (int64_t k = 0; k < all; k++)
+    const float *from = g + line / v.size * all * v.inner + e % v.inner;
+    float d = x.accumulate ? x.grad[e] : 0.0f;
+    gckpti_put(&d, from[(p.before + i) * v.inner], x.accumulate);
+    for (int64_t k = 0; k < all && p.mode != GCKPT_PAD_VALUE; k++)
         if ((k < p.before || k >= p.before + v.size) && gckpti_pad_source(&p, v.size, k) == i)
-            d += g[(line / v.size * all + k) * v.inner + e % v.inner];
-    dx[e] = d;
+            d += from[k * v.inner];
+    x.grad[e] = d;
 }
 
 void pad_by(const gckpt_call *call, bool backward)
@@ -2051,13 +1859,10 @@ void pad_by(const gckpt_call *call, bool backward)
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_arg *x = &call->in[0];
     const gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    if (p->mode != GCKPT_PAD_VALUE && !backward) {
-        for_each<pad_copy_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
-        return;
-    }
-    move_parts(call, backward, gckpti_pad_move, true, p->value);
-    if (p->mode != GCKPT_PAD_VALUE && x->grad)
-        for_each<pad_add_at>(call, gckpti_elements(&x->shape), *p, v, x->grad, call->grad_out);
+    if (!backward)
+        for_each<pad_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
+    else if (x->grad)
+        for_each<pad_gradient_at>(call, gckpti_elements(&x->shape), *p, v, *x, call->grad_out);
 }
 
 void concat_by(const gckpt_call *call, bool backward)
@@ -2075,15 +1880,16 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
     const float divisor = MEAN ? (float)v.size : 1.0f;
     gckpt_shape each = x->shape;
     each.d[axis < 0 ? axis + each.n : axis] = 1;
-    const Axes axes = axes_over(x->shape, x->shape, each, false);
-    if (backward && x->grad)
-        map(call, axes, Quotient{ divisor }, grad_of(*x), grad_out_of(call), NONE, NONE,
-            x->accumulate);
-    else if (!backward && (axis == -1 || axis == x->shape.n - 1))
-        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
-    else if (!backward)
-        sums(call, axes,
-             { { GRAD_identity }, { x->data }, NONE, NONE, { out_of(call), NULL, 0, divisor } });
+    if (backward)
+        map(call, iterate(x->shape, x->shape, each, each, each), Quotient{ divisor }, grad_of(*x),
+            grad_out_of(call), NONE, NONE, x->accumulate);
+    else if (axis == -1 || axis == x->shape.n - 1)
+        for_each_row<sum_of_row<Plain>>(call, v.outer, Plain{ x->data }, call->out, v.size,
+                                        divisor);
+    else
+        sums(call, iterate(x->shape, each, x->shape, x->shape, x->shape),
+             { {}, { GRAD_identity }, value_of(*x), NONE, NONE },
+             { out_of(call), NULL, 0, divisor });
 }
 
 /* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
@@ -2121,15 +1927,6 @@ __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, fl
     }
 }
 
-void max_with_index(const gckpt_call *call, float *out, void *index, int k)
-{
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    if (v.inner == 1)
-        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index, k);
-    else
-        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
-}
-
 /* Passes the gradient of result e, one of a line's k, to its element. */
 __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gckpt_arg &x,
                                 const float *g, const int32_t *index, int k)
@@ -2138,25 +1935,35 @@ __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gck
     gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
-void maxima_by(const gckpt_call *call, bool backward, int k)
+/* Computes values and indices or, backward, the gradient; out or index may be NULL. */
+void maxima_of(const gckpt_call *call, bool backward, float *out, void *index, int k)
 {
     const gckpt_arg *x = &call->in[0];
     const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
+    const int64_t lines = v.outer * v.inner;
+    int32_t *at = (int32_t *)index;
+    if (!backward && v.inner == 1)
+        return for_each<max_of<32>>(call, lines * 32, v, x->data, out, at, k);
     if (!backward)
-        return max_with_index(call, call->out, call->saved, k);
+        return for_each<max_of<1>>(call, lines, v, x->data, out, at, k);
     if (x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     if (x->grad)
-        for_each<max_gradient_at>(call, v.outer * k * v.inner, v, *x, call->grad_out,
-                                  (const int32_t *)call->saved, k);
+        for_each<max_gradient_at>(call, lines * k, v, *x, call->grad_out, at, k);
 }
 int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
-void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }
-void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out, 1); }
-void top_k_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, number_of(call)); }
+void max_by(const gckpt_call *call, bool backward)
+{
+    maxima_of(call, backward, call->out, call->saved, 1);
+}
+void argmax_by(const gckpt_call *call, bool) { maxima_of(call, false, NULL, call->out, 1); }
+void top_k_by(const gckpt_call *call, bool backward)
+{
+    maxima_of(call, backward, call->out, call->saved, number_of(call));
+}
 void top_k_indices_by(const gckpt_call *call, bool)
 {
-    max_with_index(call, NULL, call->out, number_of(call));
+    maxima_of(call, false, NULL, call->out, number_of(call));
 }
 #endif
 
@@ -2204,16 +2011,13 @@ __device__ void upsample_gradient_at(int64_t i, const Image &s, float *dx, const
     const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
     const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
     const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
-    int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
+    const int64_t right = first_reader(s.mode, s.in[1], s.out[1], w + 1);
+    const int64_t bottom = first_reader(s.mode, s.in[0], s.out[0], h + 1);
     float d = accumulate ? dx[i] : 0.0f;
-    for (; y < s.out[0]; y++) {
+    for (int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1); y < bottom; y++) {
         const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
-        if (p.index[0] > h)
-            break;
-        for (int64_t z = left; z < s.out[1]; z++) {
+        for (int64_t z = left; z < right; z++) {
             const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
-            if (q.index[0] > w)
-                break;
             for (int k = 0; k < p.n * q.n; k++)
                 if (p.index[k / q.n] == h && q.index[k % q.n] == w)
                     d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
@@ -2251,31 +2055,26 @@ void cache_by(const gckpt_call *call, bool)
                        call->shape.d[1] * c, params_of(call));
 }
 
-/* Frequencies of the angles: number i is ratio^i radians a position or, if listed, frequency[i]. */
-struct Rotation {
-    double ratio;
-    int listed;
-    float scale, direction, frequency[GCKPTI_ROTARY_MAX];
+/* Angles of `count` pairs of columns, in 2^-64 turns for each position. */
+struct Angles {
+    enum { MOST = 256 };
+    uint64_t at[MOST];
+    int count;
+    float scale, direction;
 };
 
-/* Computes rotary's table (T,R/2,2), T positions of R rotated columns, of cosines and sines, a
- * thread a pair, from position `first` (plus the current position, if params is not NULL) on. */
-__device__ void rotary_table_at(int64_t at, float *table, uint64_t first, const StepParams *params,
-                                const Rotation &rotation, int half)
+/* Computes the pairs' columns of rotary's table (T,2,half) of cosines and sines, for positions from
+ * `first` (plus the current position, if params is not NULL) on. */
+__device__ void rotary_table_at(int64_t i, const Angles &a, float *table, int64_t half,
+                                uint64_t first, const StepParams *params)
 {
-    uint64_t begin = first + (params ? (uint64_t)params->position : 0);
-    int64_t position = at / half;
-    int pair = (int)(at - position * half);
-    double count = GCKPTI_TICKS_PER_RADIAN;
+    const int64_t position = i / a.count, pair = i - position * a.count;
     float sine, cosine;
-    if (rotation.listed)
-        count *= (double)rotation.frequency[pair];
-    for (int i = rotation.listed ? 0 : pair; i > 0; i--)
-        count *= rotation.ratio;
-    uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
-    gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-    table[2 * at] = gckpti_mul(cosine, rotation.scale);
-    table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
+    first += (uint64_t)position + (params ? (uint64_t)params->position : 0);
+    gckpti_sincos_of(gckpti_rotary_angle(first * a.at[pair]), &sine, &cosine);
+    table += position * 2 * half + pair;
+    table[0] = gckpti_mul(cosine, a.scale);
+    table[half] = gckpti_mul(a.direction * sine, a.scale);
 }
 
 /* Rotates N pairs x_i, x_(i + half) of a head of d columns, whose first 2 half are rotated, or
@@ -2290,17 +2089,16 @@ struct Rotate {
     {
         const int64_t head = pair / (d - half);
         const int i = (int)(pair - head * (d - half));
-        const int64_t from = head * d + i, to = from + half, angle = head / heads % t * half + i;
+        const int64_t from = head * d + i, to = from + half;
+        const float *angle = table + head / heads % t * 2 * half + i;
         Vec<float, N> a, b = load<N>(x, to), c, e;
         if (i >= half)
             return write_vec<N>(y, to, N, true, b.v, accumulate);
         a = load<N>(x, from);
-        Vec<float, N> rotation[2] = { load<N>(table + 2 * angle), load<N>(table + 2 * angle + N) };
+        const Vec<float, N> cosine = load<N>(angle), sine = load<N>(angle + half);
         UNROLLED(k, N) {
-            const float cosine = rotation[2 * k / N].v[2 * k % N];
-            const float sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
-            c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
-            e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
+            c.v[k] = gckpti_fma(a.v[k], cosine.v[k], -(b.v[k] * sine.v[k]));
+            e.v[k] = gckpti_fma(b.v[k], cosine.v[k], a.v[k] * sine.v[k]);
         }
         write_vec<N>(y, from, N, true, c.v, accumulate);
         write_vec<N>(y, to, N, true, e.v, accumulate);
@@ -2318,45 +2116,41 @@ void rotary_by(const gckpt_call *call, bool backward)
     int64_t half = gckpti_rotary_columns(o, d) / 2;
     int64_t n = gckpti_elements(&call->shape) / d * (d - half);
     float *table = (float *)call->workspace;
-    Rotation rotation = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
-                 o->columns ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
+    const double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half);
+    double ticks = GCKPTI_TICKS_PER_RADIAN;
+    Angles a = { {}, 0, o->columns ? o->scale : 1.0f, backward ? -1.0f : 1.0f };
     if (!wanted(y))
         return;
-    if (listed)
-        memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
-    for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
-                              call->training ? NULL : params_of(call), rotation, (int)half);
+    for (int64_t pair = 1; pair <= half; pair++, ticks *= ratio) {
+        a.at[a.count++] = gckpti_rotary_wrap(listed ? ticks * (double)listed[pair - 1] : ticks);
+        if (a.count < Angles::MOST && pair < half)
+            continue;
+        for_each<rotary_table_at>(call, t * a.count, a, table + pair - a.count, half,
+                                  (uint64_t)o->position, call->training ? NULL : params_of(call));
+        a.count = 0;
+    }
     const int add = backward && in.accumulate;
     const Rotate rotate = { x, y, table, t, o->heads, (int)half, (int)d, add };
     for_each_vec<8>(call, rotate, n, aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
 }
 
 /* >>exact/element_losses */
-/* Sums losses as one binary64 chain over rows (5e). All lanes of the only warp add the same terms,
- * while they read the next rows. Adds `each` to *count for each row except those with an ignored
- * target. */
+/* Sums losses as one binary64 chain over rows (5e), by a thread. Adds `each` to *count for each row
+ * except those with an ignored target. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
-    enum { AHEAD = 8, STEP = 32 * AHEAD };
     double total = sum ? *sum : 0.0;
-    int counted = 0;
-    float x[AHEAD], next[AHEAD] = {};
-    for (int64_t first = -STEP; first < rows; first += STEP) {
-        UNROLLED(k, AHEAD) {
-            const int64_t r = first + STEP + 32 * k + threadIdx.x;
-            counted += r < rows && (!target || target[r] >= 0);
-            x[k] = next[k], next[k] = r < rows ? losses[r] : -0.0f; /* which changes no sum */
-        }
-        UNROLL for (int k = 0; k < AHEAD && first >= 0; k++)
-            for (int lane = 0; lane < 32; lane++)
-                total += (double)__shfl_sync(0xffffffffu, x[k], lane);
-    }
-    for (int h = 16; h; h /= 2)
-        counted += __shfl_xor_sync(0xffffffffu, counted, h);
-    if (threadIdx.x == 0 && sum)
+    int64_t counted = 0;
+    const auto read = [&](int64_t r, float *v) {
+        v[0] = losses[r], v[1] = target ? gckpti_float((uint32_t)target[r]) : 0.0f;
+    };
+    add_terms(rows, read, [&](const float *v) {
+        total += (double)v[0], counted += (int32_t)gckpti_bits(v[1]) >= 0;
+    });
+    if (sum)
         *sum = total;
-    if (threadIdx.x == 0 && count)
+    if (count)
         *count += counted * each;
 }
 
@@ -2365,8 +2159,8 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
                 int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        run<loss_sum_kernel>(call, 1, 32, 0, losses, target, rows, each, call->loss_sum,
-            call->loss_count);
+        run<loss_sum_kernel>(call, 1, 1, 0, losses, target, rows, each, call->loss_sum,
+                             call->loss_count);
 }
 
 /* Returns the number of a loss's rows: the size of axis 0. */
@@ -2374,15 +2168,6 @@ int64_t loss_rows(const gckpt_call *call)
 {
     return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
 }
-
-/* d = loss_scale * x */
-struct ByLossScale {
-    const StepParams *params;
-    __device__ void operator()(float *d, float x, float, float, int accumulate) const
-    {
-        gckpti_put_product(d, x, params->loss_scale, accumulate);
-    }
-};
 
 /* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
 __device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e, float *dx,
@@ -2399,37 +2184,30 @@ __device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &
         gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
 }
 
-/* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
-void weights_gradient(const gckpt_call *call, const float *sums)
-{
-    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, { sums, NULL }, NONE);
-}
-
-/* Forward: a float for each row; backward: one for each weight. */
 int64_t element_loss_workspace(const gckpt_call *call, bool backward)
 {
-    const gckpt_shape *weights = &call->in[2].shape;
-    return !backward ? loss_rows(call) : call->inputs == 3 ? gckpti_elements(weights) : 0;
+    return backward ? 0 : loss_rows(call);
 }
 
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
-    ElementLoss f = { gckpti_element_loss_of(call, KIND) };
-    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape), per_weight = f.e.per_weight, rows = loss_rows(call);
-    float *sums = (float *)call->workspace;
-    if (!backward && call->loss_sum)
-        row_sums(call, f, sums, rows, n / rows, 1.0f);
+    const ElementLoss<KIND, true> weighted = { gckpti_element_loss_of(call, KIND) };
+    const ElementLoss<KIND, false> plain = { weighted.e };
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1], *weights = &call->in[2];
+    const int64_t n = gckpti_elements(&x->shape), each = plain.e.per_weight, rows = loss_rows(call);
+    float *losses = (float *)call->workspace;
+    if (!backward && call->loss_sum && plain.e.weights)
+        for_each_row<sum_of_row<decltype(weighted)>>(call, rows, weighted, losses, n / rows, 1.0f);
+    else if (!backward && call->loss_sum)
+        for_each_row<sum_of_row<decltype(plain)>>(call, rows, plain, losses, n / rows, 1.0f);
     if (!backward)
-        return add_losses(call, sums, NULL, rows, n / rows);
+        return add_losses(call, losses, NULL, rows, n / rows);
     if (x->grad || y->grad)
-        for_each<element_loss_gradients_at>(call, n, f.e, x->grad, y->grad, params_of(call),
+        for_each<element_loss_gradients_at>(call, n, plain.e, x->grad, y->grad, params_of(call),
                                             x->accumulate, y->accumulate);
-    if (!call->in[2].grad)
-        return;
-    f.e.weights = NULL;
-    row_sums(call, f, sums, n / per_weight, per_weight, 1.0f);
-    weights_gradient(call, sums);
+    if (weights->grad)
+        for_each_row<weight_gradient<decltype(plain)>>(call, n / each, plain, *weights, each,
+                                                       params_of(call));
 }
 
 /* >>exact/panel */
@@ -2980,14 +2758,17 @@ void products(const gckpt_call *call, const gckpti_product *t)
 }
 
 /* >>exact/linear */
-/* The terms of sums over rows of x and of y (rows,n), which may be NONE. KEPT: see Terms::FRESH. */
+/* The terms of sums over rows of x and of y (rows,n), which have one type. One of them may be NONE;
+ * then its terms are those of the other one, and are not used. KEPT: see Terms::FRESH. */
 template <bool KEPT = false> struct RowTerms : Terms {
-    static constexpr bool FRESH = KEPT;
+    static constexpr bool FRESH = KEPT, MIXED = true;
     Values x, y;
     int64_t n;
-    __device__ void operator()(int64_t column, int64_t r, float *term) const
+    bool is_bf16(void) const { return x.bf16 || y.bf16; }
+    template <bool BF16> __device__ void read(int64_t column, int64_t r, float *term) const
     {
-        term[0] = value_at(x, r * n + column), term[1] = value_at(y, r * n + column);
+        term[0] = value_as<BF16>(wanted(x) ? x : y, r * n + column);
+        term[1] = value_as<BF16>(wanted(y) ? y : x, r * n + column);
     }
 };
 
@@ -3253,83 +3034,56 @@ struct RowIndex {
     }
 };
 
-/* Copies n elements of a table row for each index (embed, gather). */
-struct EmbedRows {
-    const float *table;
-    RowIndex index;
-    Results out;
-    int64_t n;
-    template <int N> __device__ void at(int64_t i) const
-    {
-        const int64_t r = i / n;
-        store(out, i, load<N>(table + index[r] * n + (i - r * n)));
-    }
-};
+/* Copies an element of a table row of n for an index (embed, gather). */
+__device__ void embed_at(int64_t i, const float *table, const RowIndex &index, const Results &out,
+                         int64_t n)
+{
+    const int64_t r = i / n;
+    put_at(out, i, table[index[r] * n + (i - r * n)]);
+}
 
-/* A table row's gradient adds the rows of g with its index, in order. These are first listed by
- * table row, and each list is sorted. Integer atomics make a list's place and initial order
- * arbitrary, but not its sorted content. */
-struct Lists {
-    unsigned *count, *used; /* count[v]: rows of g for table row v; *used: sum of counts */
-    unsigned *begin;        /* begin of each list */
-    unsigned *place;        /* place[r]: of row r of g in its list; later the sorted lists */
-    unsigned *list;         /* all lists, one after the other */
+/* A table row's gradient adds the rows of g with its index, in order: rows first to end - 1 of
+ * `order`, in which g's rows are sorted by index. */
+struct Sorted {
+    unsigned *order, *first, *end; /* end is 0 for table rows without rows of g */
 };
 
 int64_t embed_workspace(const gckpt_call *call, bool backward)
 {
-    return backward ? 2 * gckpti_rows(&call->in[0].shape) + 1 + 2 * gckpti_rows(&call->shape) : 0;
+    return backward ? 2 * gckpti_rows(&call->in[0].shape) + gckpti_rows(&call->shape) : 0;
 }
 
-__device__ void lists_count(int64_t r, const Lists &l, const RowIndex &index)
+/* Finds the place of row r among the rows of its table, which is the number of rows before it: all
+ * indices are read, which takes less than a millisecond for 65536 rows (estimated). */
+__device__ void embed_sort(int64_t r, const RowIndex &index, const Sorted &s, int64_t rows)
 {
-    l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+    const int64_t each = index.each ? index.each : rows, first = r / each * each;
+    const int32_t *all = index.index + first, mine = index.index[r];
+    unsigned less = 0, same = 0, before = 0;
+#pragma unroll 8
+    for (int i = 0; i < (int)each; i++) {
+        less += all[i] < mine, same += all[i] == mine;
+        before += all[i] == mine && i < (int)(r - first);
+    }
+    s.order[first + less + before] = (unsigned)r;
+    s.first[index[r]] = (unsigned)first + less;
+    s.end[index[r]] = (unsigned)first + less + same;
 }
 
-__device__ void lists_begin(int64_t v, const Lists &l)
+/* A block loops over table rows; a thread adds up a column. */
+__global__ void embed_backward_kernel(Sorted s, Values g, float *d, int64_t table, int64_t n,
+                                      int accumulate)
 {
-    l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
-}
-
-__device__ void lists_fill(int64_t r, const Lists &l, const RowIndex &index)
-{
-    l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
-}
-
-/* A row's position in its sorted list is the number of smaller rows in it: quadratic, but parallel.
- * 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__device__ void lists_sort(int64_t r, const Lists &l, const RowIndex &index)
-{
-    unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
-    for (unsigned i = 0; i < count; i++)
-        before += l.list[begin + i] < (unsigned)r;
-    l.place[begin + before] = (unsigned)r;
-}
-
-/* A block loops over table rows; a thread adds up a column and prefetches AHEAD rows of g. */
-__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
-                                      int64_t table, int64_t n, int accumulate)
-{
-    enum { AHEAD = 8 };
-    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
-    if (j >= n)
-        return;
-    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
-        unsigned count = l.count[v];
-        if (!count && accumulate)
-            continue;
-        const unsigned *row = l.place + l.begin[v];
+    const int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    for (int64_t v = blockIdx.x; v < table && j < n; v += gridDim.x) {
+        const int64_t first = s.end[v] ? s.first[v] : 0, count = s.end[v] - first;
         float sum = accumulate ? d[v * n + j] : 0.0f;
-        for (unsigned r = 0; r < count; r += AHEAD) {
-            float x[AHEAD];
-            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
-            {
-                int64_t at = row[r + i] * n + j;
-                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
-            }
-            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
-        }
-        d[v * n + j] = sum;
+        add_terms<8>(
+            count,
+            [&](int64_t i, float *term) { term[0] = value_at(g, s.order[first + i] * n + j); },
+            [&](const float *term) { sum += term[0]; });
+        if (count || !accumulate)
+            d[v * n + j] = sum;
     }
 }
 
@@ -3339,23 +3093,19 @@ void embed_by(const gckpt_call *call, bool backward)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     int64_t table = gckpti_rows(&x->shape);
     const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
-                          x->shape.d[1] };
+                             x->shape.d[1] };
     if (!backward)
-        for_each_vec<8>(call, EmbedRows{ x->data, index, out_of(call), n }, rows * n,
-                 n % 8 == 0 && aligned(x->data, out_of(call)));
+        for_each<embed_at>(call, rows * n, x->data, index, out_of(call), n);
     if (!backward || !x->grad)
         return;
-    unsigned *workspace = (unsigned *)call->workspace, *place = workspace + 2 * table + 1;
-    const Lists l = { workspace, workspace + table, workspace + table + 1, place, place + rows };
-    fill(call, l.count, 0, table + 1);
-    for_each<lists_count>(call, rows, l, index);
-    for_each<lists_begin>(call, table, l);
-    for_each<lists_fill>(call, rows, l, index);
-    for_each<lists_sort>(call, rows, l, index);
+    unsigned *workspace = (unsigned *)call->workspace;
+    const Sorted sorted = { workspace + 2 * table, workspace, workspace + table };
+    fill(call, sorted.end, 0, table);
+    for_each<embed_sort>(call, rows, index, sorted, rows);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
-    run<embed_backward_kernel>(call, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
-        table, n, x->accumulate);
+    run<embed_backward_kernel>(call, grid, 256, 0, sorted, grad_out_of(call), x->grad, table, n,
+                               x->accumulate);
 }
 
 /* >>exact/softmax */
@@ -3429,9 +3179,9 @@ struct Normed {
 
 __device__ Normed normed(const float *saved, int64_t r, int center)
 {
-    if (center)
-        return { saved[3 * r], saved[3 * r + 1], saved[3 * r + 2] };
-    return { 0.0f, 0.0f, saved[r] };
+    const float *row = saved + (center ? 3 * r : r);
+    const float c = row[0], mean = row[center ? 1 : 0], rstd = row[center ? 2 : 0];
+    return { center ? c : 0.0f, center ? mean : 0.0f, rstd };
 }
 
 /* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
@@ -3550,14 +3300,11 @@ __device__ void norm_gradient_of_row(int64_t r, const Norm &norm, const Results 
 /* Terms of dgain (sums of g h, with h the normalised x) and of dbias (sums of g). */
 struct NormTerms : Terms {
     Norm s;
-    bool gain;
-    __device__ void operator()(int64_t column, int64_t r, float *term) const
+    template <bool> __device__ void read(int64_t column, int64_t r, float *term) const
     {
         const int64_t at = r * s.n + column;
-        term[1] = value_at(s.g, at);
-        if (gain)
-            term[0] = gckpti_mul(term[1],
-                                 normed(s.saved, r, s.center).normalised(value_at(s.x, at)));
+        term[1] = s.g.f32[at];
+        term[0] = gckpti_mul(term[1], normed(s.saved, r, s.center).normalised(s.x.f32[at]));
     }
 };
 
@@ -3566,11 +3313,15 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const Sum gain = sum_of(call, o->gain);
+    const Sum gain = sum_of(call, o->gain), bias = sum_of(call, o->bias);
+    const RowTerms<> g = { {}, NONE, grad_out_of(call), gckpti_last(&call->shape) };
     const Norm s = norm_of(call);
     if (!backward)
         return for_each_row<norm_row<1>>(call, rows, s, gckpti_norm_epsilon(o), out_of(call));
-    column_sums(call, NormTerms{ {}, s, wanted(gain.at) }, gain, sum_of(call, o->bias), rows, s.n);
+    if (wanted(gain.at)) /* else x and saved may be gone */
+        column_sums(call, NormTerms{ {}, s }, gain, bias, rows, s.n);
+    else
+        column_sums(call, g, {}, bias, rows, s.n);
     if (x->grad)
         for_each_row<norm_gradient_of_row<1>>(call, rows, s, grad_of(*x), x->accumulate);
 }
@@ -3583,7 +3334,7 @@ struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
     float n; /* values of a group in an image: m channels of `places` pixels */
-    const float *mean, *variance, *gain, *bias, *a, *b;
+    const float *mean, *variance, *gain, *bias, *a, *b; /* a, b: means of g, g h (with gain) */
     float *to;
     int accumulate;
     float epsilon;
@@ -3614,22 +3365,31 @@ template <bool BACK> struct ChannelTerms : Terms {
     };
     Channels s;
     int squares;
-    __device__ Column column_of(int64_t image, int64_t channel) const
+    __device__ Column column_of(int64_t c, int64_t) const
     {
+        const int64_t image = c / s.channels, channel = c - image * s.channels;
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
         return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
                  BACK && s.mean ? gckpti_rsqrt(s.variance[of] + s.epsilon) : 0.0f,
                  first + channel };
     }
-    __device__ void operator()(const Column &c, int64_t place, float *term) const
+    template <bool> __device__ void read(const Column &c, int64_t place, float *term) const
     {
         const int64_t i = c.at + place * s.channels;
-        const float d = !BACK || s.mean ? s.x[i] - c.center : 0.0f;
+        const float d = (BACK && !s.mean ? s.g : s.x)[i] - c.center; /* without mean: not used */
         term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
         term[1] = BACK ? gckpti_mul(term[0], d * c.rstd) : 0.0f;
     }
 };
+
+template <bool BACK>
+void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *first,
+                  float *second)
+{
+    column_sums(call, ChannelTerms<BACK>{ {}, s, squares }, sum_to(first), sum_to(second), s.places,
+                s.images * s.channels);
+}
 
 /* Computes means of `sums` or gain * sums by image and group, plus the first `from`, if set. */
 __device__ void channel_mean(int64_t r, const Channels &s, const float *sums, const float *gain,
@@ -3645,52 +3405,32 @@ __device__ void channel_mean(int64_t r, const Channels &s, const float *sums, co
         to[r] = from ? from[image * s.places * s.channels + channel] + mean : mean;
 }
 
-/* Computes the output or, if BACK, dx (a, b: means of g, g h). A lane has a channel. */
-template <bool BACK>
-__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
-{
-    const int64_t strip = blockIdx.x / splits, across = (s.channels + 31) / 32,
-                  image = strip / across;
-    const int64_t c = (strip - image * across) * 32 + threadIdx.x % 32;
-    if (c >= s.channels)
-        return;
-    const int64_t group = image * s.groups + c / s.m;
-    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + s.epsilon);
-    const float mean_g = BACK ? s.a[group] : 0.0f, mean_gh = BACK ? s.b[group] : 0.0f;
-    int64_t r = (blockIdx.x - strip * splits) * 8 + threadIdx.x / 32;
-    for (; r < s.places; r += splits * 8) {
-        const int64_t at = (image * s.places + r) * s.channels + c;
-        const float d = s.x[at] - center;
-        if (!BACK) {
-            s.to[at] = norm_out(d, rstd, s.gain, s.bias, c);
-        } else {
-            const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
-            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), mean_gh, u - mean_g),
-                               s.accumulate);
-        }
-    }
-}
-
-/* Splits the pixels so that there are about 16 blocks for each processor of a large chip. */
-template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
-{
-    const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
-    const int64_t splits = strips > 2112 ? 1 : gckpti_min(most, 2112 / strips + 1);
-    if (s.to)
-        run<channel_each_kernel<BACK>>(call, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
-}
-
 void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
     for_each_row<channel_mean>(call, s.images * s.groups, s, sums, gain, from, to);
 }
 
+/* Computes element i of the output or, if BACK, of dx. */
+template <bool BACK> __device__ void channel_at(int64_t i, const Channels &s)
+{
+    const int64_t pixel = i / s.channels, c = i - pixel * s.channels;
+    const int64_t group = pixel / s.places * s.groups + c / s.m;
+    const float d = s.x[i] - s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + s.epsilon);
+    if (!BACK) {
+        s.to[i] = norm_out(d, rstd, s.gain, s.bias, c);
+        return;
+    }
+    const float u = s.gain ? gckpti_mul(s.g[i], s.gain[c]) : s.g[i];
+    gckpti_put_product(&s.to[i], rstd, gckpti_fma(-(d * rstd), s.b[group], u - s.a[group]),
+                       s.accumulate);
+}
+
 /* The terms that batchnorm adds to its running mean and variance: measured ones, times rows. */
 struct RunningTerms : Terms {
     const float *mean, *variance;
     float unbiased, rows;
-    __device__ void operator()(int64_t channel, int64_t, float *term) const
+    template <bool> __device__ void read(int64_t channel, int64_t, float *term) const
     {
         term[0] = gckpti_mul(rows, mean[channel]);
         term[1] = gckpti_mul(rows, variance[channel] * unbiased);
@@ -3700,43 +3440,44 @@ struct RunningTerms : Terms {
 void groupnorm_forward(const gckpt_call *call)
 {
     Channels s = channels_of(call);
-    const bool given = !*(const int *)call->attributes && !gckpti_is_training(call);
     float *sums = (float *)call->workspace;
     float *stats[2] = { call->saved ? (float *)call->saved : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
-    for (int i = 0; i < 2 && !given; i++) {
-        column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
-                    s.images);
-        channel_means(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
-        s.mean = stats[0];
+    if (!*(const int *)call->attributes && !gckpti_is_training(call)) {
+        s.mean = call->in[1].data, s.variance = call->in[2].data;
+    } else {
+        channel_sums<false>(call, s, 0, sums, NULL);
+        channel_means(call, s, sums, NULL, s.x, stats[0]);
+        s.mean = stats[0], s.variance = stats[1];
+        channel_sums<false>(call, s, 1, sums, NULL);
+        channel_means(call, s, sums, NULL, NULL, stats[1]);
     }
-    s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
-    channel_each<false>(call, s);
+    if (s.to)
+        for_each<channel_at<false>>(call, gckpti_elements(&call->shape), s);
 }
 
 void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     Channels s = channels_of(call);
+    const int64_t n = s.images * s.channels, groups = s.images * s.groups;
     const float *saved = (const float *)call->saved;
-    float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
-    float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    float *sums = (float *)call->workspace, *more = NULL, *a = sums + 2 * n, *b = a + groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
     const RunningTerms stats = { {}, saved, saved + s.channels, unbiased, (float)call->rows };
     if (!o->center)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
-        s.mean = saved, s.variance = saved + s.images * s.groups;
-    column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
-                s.places, s.channels, s.images);
-    const RowTerms<> images = { {}, { sums, NULL }, { s.mean ? more : NULL, NULL }, s.channels };
+        s.mean = saved, s.variance = saved + groups, more = sums + n;
+    channel_sums<true>(call, s, 0, sums, more);
+    const RowTerms<> images = { {}, { sums, NULL }, { more, NULL }, s.channels };
     column_sums(call, images, sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_means(call, s, sums, s.gain, NULL, a);
     channel_means(call, s, more, s.gain, NULL, b);
     s.a = a, s.b = b;
-    channel_each<true>(call, s);
+    for_each<channel_at<true>>(call, gckpti_elements(&call->shape), s);
 }
 
 int64_t groupnorm_workspace(const gckpt_call *call, bool)
@@ -3812,10 +3553,14 @@ template <auto AT> __device__ void cells_backward_at(int64_t i, const Cells &s)
     }
 }
 
-/* Returns the axes that copy rows of n elements which begin `to` and `from` elements apart. */
-Axes matrix_axes(int64_t rows, int64_t n, int64_t to, int64_t from)
+/* Iterates over rows of n elements which begin `to` and `from` elements apart. */
+gckpti_iter matrix_axes(int64_t rows, int64_t n, int64_t to, int64_t from)
 {
-    return { 2, { n, rows }, { { 1, to }, { 1, from } } };
+    const int64_t inner[4] = { 1, 1, 1, 1 }, outer[4] = { to, from, from, from };
+    gckpti_iter it = { 0, 4 };
+    gckpti_iter_add_axis(&it, n, inner);
+    gckpti_iter_add_axis(&it, rows, outer);
+    return it;
 }
 
 template <auto FIRST, auto SECOND>
@@ -4155,49 +3900,47 @@ __device__ void saved_loss_of_row(int64_t r, const Classes &l)
         l.losses[r] = loss;
 }
 
-/* Computes dx or, if SOFT, dx and dt, of which one may be NULL. */
+/* Computes dx or, if SOFT, dx and dt, of which one may be NULL. Rows that do not count have 0. */
 template <bool SOFT>
 __device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepParams *params)
 {
     enum { AT_ONCE = 4 };
-    const int lane = (int)threadIdx.x % 32;
     const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
-    const bool to_x = !SOFT || l.dx, to_t = SOFT && l.dt;
     const float w = weight_of(l, r), scale = w * params->loss_scale;
-    const int64_t begin = r * l.n, end = begin + l.n;
+    const int64_t begin = r * l.n, end = begin + l.n, first = begin + threadIdx.x % 32;
     const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
-    const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
+    if (w == 0.0f || (!SOFT && l.target[r] < 0)) {
+        for (int64_t i = first; i < end && l.dx && !l.x_accumulate; i += 32)
+            l.dx[i] = 0.0f;
+        for (int64_t i = first; SOFT && i < end && l.dt && !l.t_accumulate; i += 32)
+            l.dt[i] = 0.0f;
+        return;
+    }
     const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
     float mass = 1.0f;
-    if (SOFT && !out)
+    if (SOFT)
         mass = lanes_sum(l.n, [&](float sum, int64_t i) { return sum + l.soft[begin + i]; });
-    for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
+    for (int64_t i = first; i < end; i += 32 * AT_ONCE) {
         float x[AT_ONCE];
-        for (int k = 0; k < AT_ONCE; k++)
-            x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
+        for (int k = 0; k < AT_ONCE; k++) /* dx may be x */
+            x[k] = i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
         for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
             const int64_t at = i + 32 * k;
             const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
             float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
             if (l.cap > 0.0f)
                 p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
-            if (out && to_x && !l.x_accumulate)
-                l.dx[at] = 0.0f;
-            if (out && to_t && !l.t_accumulate)
-                l.dt[at] = 0.0f;
-            if (!out && to_x)
+            if (!SOFT || l.dx)
                 gckpti_put_product(&l.dx[at], p, scale, l.x_accumulate);
-            if (!out && to_t)
+            if (SOFT && l.dt)
                 gckpti_put_product(&l.dt[at], log_sum - y, scale, l.t_accumulate);
         }
     }
 }
 
-/* A float for each row; in the backward, also one for each weight, or nothing without weights. */
 int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 {
-    const int64_t rows = gckpti_rows(&call->in[0].shape);
-    return !backward ? rows : call->inputs == 3 ? rows + gckpti_elements(&call->in[2].shape) : 0;
+    return !backward || call->inputs == 3 ? gckpti_rows(&call->in[0].shape) : 0;
 }
 
 void cross_entropy_by(const gckpt_call *call, bool backward)
@@ -4214,8 +3957,8 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     if (!call->in[2].grad)
         return;
     for_each_row<saved_loss_of_row>(call, l.rows, l);
-    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
-    weights_gradient(call, l.losses + l.rows);
+    for_each_row<weight_gradient<Plain>>(call, l.rows / l.per_weight, Plain{ l.losses },
+                                         call->in[2], l.per_weight, params_of(call));
 }
 
 /* >>exact/linear_loss */
@@ -5576,7 +5319,7 @@ ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg 
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     const RowTerms<true> of = { {}, { a.parts, NULL }, { b.parts, NULL }, n };
-    ::column_sums<8>(call, of, a.to, b.to, (rows + TOKENS - 1) / TOKENS, n);
+    ::column_sums(call, of, a.to, b.to, (rows + TOKENS - 1) / TOKENS, n);
 }
 
 void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int64_t rows,
@@ -6163,7 +5906,7 @@ void gelu_by(const gckpt_call *call, bool backward)
     if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
                  : try_fuse(call, GELU, x, NONE, out_of(call)))
         return;
-    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0, true>(call, backward);
+    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n>(call, backward, GCKPT_IN(0), 0);
 }
 
 /* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
@@ -6173,7 +5916,7 @@ void fused_add_by(const gckpt_call *call, bool backward)
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
     if (backward || call->in[1].shape.n < call->shape.n ||
         (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
-        add_by<true>(call, backward);
+        add_by(call, backward);
 }
 
 /* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
@@ -6302,9 +6045,9 @@ struct OpKernels {
 #define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
 #define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
 #define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
-#define OP_TYPED(name, ...)       OP_AS(name, name##_by<false>)
+#define OP_OF(name, ...)          OP(name)
 const OpKernels EXACT_OPS[] = {
-    GCKPTI_UNARY_OPS(OP_TYPED) GCKPTI_UNARY_OPS_WITH(OP_TYPED) GCKPTI_BINARY_OPS(OP_TYPED)
+    GCKPTI_UNARY_OPS(OP_OF) GCKPTI_UNARY_OPS_WITH(OP_OF) GCKPTI_BINARY_OPS(OP_OF)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
     OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -6346,12 +6089,12 @@ const OpKernels FAST_OPS[] = {
     FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
     FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
-    FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)
-    FAST_BY(mul, fast::same_shape_workspace, mul_by<true>)
-    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
-    FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
-    FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
-    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, slice_by)
+    FAST_BY(sub, fast::same_shape_workspace, sub_by)
+    FAST_BY(mul, fast::same_shape_workspace, mul_by)
+    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by)
+    FAST_BY(silu, NULL, silu_by) FAST_BY(tanh, NULL, tanh_by)
+    FAST_BY(sigmoid, NULL, sigmoid_by) FAST_BY(relu, NULL, relu_by)
+    FAST_BY(scale, NULL, scale_by) FAST_BY(slice, NULL, slice_by)
     FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
 };
 /* clang-format on */
@@ -6459,8 +6202,9 @@ template <class F> void each_event(Device *d, F f)
 
 void device_close(Device *d)
 {
-    for (Capture &r : d->captures)
-        destroy_capture(d, &r);
+    for (auto &r : d->captures)
+        destroy_capture(d, &r.second);
+    d->captures.clear();
     each_event(d, [](cudaEvent_t *e) {
         if (*e)
             cudaEventDestroy(*e);

@@ -36,7 +36,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <map>
 #include <mutex>
+#include <tuple>
 #define GCKPT_STATIC
 #define GCKPT_NO_FAST
 #define GCKPT_NO_STDIO

@@ -138,10 +138,6 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
         c.rate *= 0.5;
-    } else if (is("vecs_kernel<8, Convert>")) {
-        gckpt_conversion v = std::get<0>(tally::of(l, vecs_kernel<8, Convert>)).c;
-        c.bytes = (v.kind == GCKPT_WIDEN_ADD ? 10 : v.kind == GCKPT_ROUND ? 8 : 6) * (double)v.n;
-        c.on_its_way = v.kind == GCKPT_NARROW ? 32 : 16;
     } else if (is("fill_kernel")) {
         auto all = std::get<0>(tally::of(l, fill_kernel));
         c.bytes = 0;
@@ -151,7 +147,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto all = std::get<0>(tally::of(l, update_kernel));
         c.bytes = 0;
         for (int i = 0; i < all.n; i++) {
-            const gckpt_update_pass &p = all.at[i].p;
+            const gckpt_update_pass &p = all.at[i];
             c.bytes += 4 * (double)p.elements * (1 + p.adds + (p.write_back || p.adds) + (p.update ? 6 : 0));
         }
     } else if (is("group_sums_kernel<8>")) {
@@ -159,11 +155,11 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * (2 + 4.0 / fast::TOKENS);
         c.on_its_way = 8 * 16;
     } else if (is("column_sums_kernel<RowTerms<true>")) {
-        auto p = tally::of(l, column_sums_kernel<RowTerms<true>, 8>);
+        auto p = tally::of(l, (column_sums_kernel<RowTerms<true>, false>));
         int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
-        c.bytes = (double)std::get<3>(p) * (double)std::get<4>(p) * 4 * sums;
-        c.on_its_way = 8 * 4 * sums;
-        c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* sequential sums: 10 cycles for each group */
+        c.bytes = (double)std::get<4>(p) * (double)std::get<5>(p) * 4 * sums;
+        c.on_its_way = 32 * 4 * sums;
+        c.least = (double)std::get<4>(p) * 10 / 1.7e9; /* sequential sums: 10 cycles for each group */
     } else if (is("norm_row<8>")) {
         auto p = tally::of(l, each_kernel<norm_row<8>, 32, Norm, float, Results>);
         c.bytes = 4 * (double)std::get<0>(p) * (double)std::get<1>(p).n;
@@ -178,20 +174,22 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("vecs_kernel<8, DropoutMask>")) {
         auto p = std::get<0>(tally::of(l, vecs_kernel<8, DropoutMask>));
         c.bytes = (tally::Width<Values>::of(p.x) + tally::Width<Results>::of(p.y)) * l.elements;
-    } else if (is("vecs_kernel<8, EmbedRows>")) {
+    } else if (is("embed_at")) {
         c.bytes = 6 * l.elements;
-    } else if (is("sums_by_")) {
-        auto s = std::get<0>(tally::of(l, sums_by_thread_kernel));
-        c.bytes = tally::Width<decltype(s.g)>::of(s.g) * (double)s.columns * (double)s.rows;
+    } else if (is("column_sums_kernel<Sums, false")) {
+        auto p = tally::of(l, (column_sums_kernel<Sums, false>));
+        c.bytes = tally::Width<Values>::of(std::get<0>(p).g) * (double)std::get<3>(p) * (double)std::get<4>(p) *
+                  (double)std::get<5>(p);
+        c.on_its_way = 32 * 4;
     } else if (is("vecs_kernel<8, PartMove>")) {
         c.bytes = 4 * l.elements;
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
         c.on_its_way = 2 * 4 * 16; /* two operands; the 16-byte loads of four iterations are in flight at once */
-    } else if (is("embed")) {
+    } else if (is("embed_backward")) {
         c.bytes = 6.0 * 768 * (double)l.grid.x; /* each block reads a row of the table */
-    } else if (is("params") || is("lists")) {
+    } else if (is("params") || is("embed_sort")) {
         c.bytes = 0;
     }
     return c;
@@ -216,8 +214,8 @@ std::string short_name(const char *name)
             s.erase(at, strlen(drop));
     if (s.find("each_kernel<") == 0) /* the function that the kernel calls */
         s = s.substr(strlen("each_kernel<"));
-    if (s.find("map_kernel") == 0) /* keeps only the sizes and the layout */
-        s = s.substr(0, s.find(',', s.find(',') + 1));
+    if (s.find("map_kernel") == 0) /* keeps only the number of elements of a vector */
+        s = s.substr(0, s.find(','));
     return s;
 }
 

@@ -16,8 +16,9 @@ template <class F> void each_event(Device *d, F f)
 
 void device_close(Device *d)
 {
-    for (Capture &r : d->captures)
-        destroy_capture(d, &r);
+    for (auto &r : d->captures)
+        destroy_capture(d, &r.second);
+    d->captures.clear();
     each_event(d, [](cudaEvent_t *e) {
         if (*e)
             cudaEventDestroy(*e);

@@ -90,10 +90,7 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
-__device__ inline const Results &results_at(const Results &y) { return y; }
-__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
-__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 
 /* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
@@ -107,6 +104,12 @@ __device__ inline float value_at(const Values &x, int64_t i)
 }
 
 __device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
+/* Returns an element of values whose type is known, without a branch. */
+template <bool BF16> __device__ inline float value_as(const Values &x, int64_t i)
+{
+    return BF16 ? gckpti_from_bf16(x.bf16[i]) : x.f32[i];
+}
 
 __device__ inline float value_at(const Results &y, int64_t i)
 {

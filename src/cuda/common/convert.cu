@@ -1,40 +1,29 @@
-/* A conversion between f32 and bf16. */
-struct Convert {
-    gckpt_conversion c;
-    template <int N> __device__ void at(int64_t i) const
+struct Round { /* to bf16 */
+    __device__ void operator()(float *d, float a, float, float, int) const
     {
-        Vec<float, N> x = {};
-        Vec<uint16_t, N> half;
-        if (c.kind != GCKPT_WIDEN)
-            x = load<N>(c.x + i);
-        if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD)
-            half = load<N>(c.from + i);
-        for (int k = 0; k < N; k++) {
-            if (c.kind == GCKPT_NARROW || c.kind == GCKPT_ROUND)
-                half.v[k] = gckpti_to_bf16(x.v[k]);
-            const float f = gckpti_from_bf16(half.v[k]);
-            x.v[k] = c.kind == GCKPT_WIDEN_ADD ? f + x.v[k] : f;
-        }
-        if (c.kind == GCKPT_NARROW)
-            store(c.to + i, half);
-        else
-            store(c.x + i, x);
+        *d = gckpti_from_bf16(gckpti_to_bf16(a));
     }
 };
 
+/* The backend's conversion between f32 and bf16. */
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    for_each_vec<8>(call, Convert{ *c }, c->n, aligned(c->x, c->from, c->to));
+    const Results f32 = { c->x, NULL }, bf16 = { NULL, c->to };
+    const Values from = { NULL, c->from };
+    if (c->kind == GCKPT_ROUND)
+        map(call, dense(c->n), Round(), f32, f32);
+    else if (c->kind == GCKPT_NARROW)
+        map(call, dense(c->n), Copy(), bf16, f32);
+    else
+        map(call, dense(c->n), Copy(), f32, from, NONE, NONE, c->kind == GCKPT_WIDEN_ADD);
 }
 
 void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
 {
-    const gckpt_conversion c = { GCKPT_WIDEN, to, from, NULL, n };
-    convert(call, &c);
+    map(call, dense(n), Copy(), { to, NULL }, { NULL, from });
 }
 
 void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 {
-    const gckpt_conversion c = { GCKPT_NARROW, (float *)from, NULL, to, n };
-    convert(call, &c);
+    map(call, dense(n), Copy(), { NULL, to }, { from, NULL });
 }

@@ -19,7 +19,7 @@ enum {
     RING = 64, /* events per queue */
     SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    CAPTURES = 4096 /* most captures of a device; one more replaces the oldest */
+    CAPTURES = 4096 /* most captures of a device */
 };
 
 /* at[0]: of the micro-batch (outside captures: of the current call); at[1]: of batch-invariant ops,
@@ -28,12 +28,9 @@ struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A CUDA graph of a micro-batch of `rows` rows. A batch's first micro-batch, whose first row is 0,
- * has a separate capture. */
+/* A CUDA graph of a micro-batch. */
 struct Capture {
-    const void *owner; /* NULL if the entry is free */
-    int64_t rows;
-    int first, warmed_up;       /* first row is 0; ran once, so its kernels are loaded */
+    int warmed_up;         /* ran once, so its kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
@@ -66,10 +63,13 @@ struct Device {
     StepParamSet now, *params;      /* `params` gets a copy of `now` */
     Slot slots[SLOTS];
     char *pinned, *staged;
-    Capture captures[CAPTURES], *capture; /* capture: the one in progress, or NULL */
+    /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
+     * has a separate capture. capture is the one in progress, or NULL. */
+    std::map<std::tuple<const void *, int64_t, bool>, Capture> captures;
+    Capture *capture;
     int capture_failed;                             /* the capture in progress failed */
     int ids[LOSSES], losses; /* of the losses of params->at[2], ..: op ids, number */
-    int slot, oldest, next; /* next slot; capture to replace next; capture to compare first */
+    int slot; /* the next one */
     gckpt_backend backend;
 };
 Device devices[16];

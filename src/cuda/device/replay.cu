@@ -5,37 +5,29 @@ void destroy_capture(Device *d, Capture *r)
         wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
     }
-    memset(r, 0, sizeof *r);
+    *r = Capture();
 }
 
 void discard_captures(void *context, const void *owner)
 {
     DeviceLock d(context);
-    for (int i = 0; i < CAPTURES; i++)
-        if (d->captures[i].owner == owner)
-            destroy_capture(d, &d->captures[i]);
+    for (auto at = d->captures.begin(); at != d->captures.end();) {
+        const bool discards = std::get<0>(at->first) == owner;
+        if (discards)
+            destroy_capture(d, &at->second);
+        at = discards ? d->captures.erase(at) : std::next(at);
+    }
 }
 
-/* Returns the capture of this micro-batch, or else a free entry, or else replaces the oldest. */
+/* Returns the capture of this micro-batch, or a new one, for which another one may have to end. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
-    Capture *r = NULL;
-    for (int i = 0; i < CAPTURES; i++) {
-        const int at = (d->next + i) % CAPTURES;
-        Capture *have = &d->captures[at];
-        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->first_row) {
-            d->next = at; /* the search for the next one begins here: it is probably close */
-            return have;
-        }
-        r = !r && !have->owner ? have : r;
+    const auto key = std::make_tuple(m->owner, m->rows, !m->first_row);
+    if (!d->captures.count(key) && d->captures.size() == CAPTURES) {
+        destroy_capture(d, &d->captures.begin()->second);
+        d->captures.erase(d->captures.begin());
     }
-    if (!r) {
-        r = &d->captures[d->oldest];
-        d->oldest = (d->oldest + 1) % CAPTURES;
-        destroy_capture(d, r);
-    }
-    *r = { m->owner, m->rows, !m->first_row };
-    return r;
+    return &d->captures[key];
 }
 
 /* Copies a micro-batch's step parameters to the address at which its kernels read them. */

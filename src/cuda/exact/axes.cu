@@ -1,28 +1,4 @@
-/* ---- broadcasting: axes, values and rules of gradients ---- */
-/* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
- * steps: step[1] and step[2] after those of a dense result, or step[0] and step[1] without one. */
-Axes axes_of(const gckpti_iter &w, int first, bool dense)
-{
-    Axes x = {};
-    x.n = w.n;
-    for (int64_t k = 0, size = 1; k < w.n; size *= w.size[k++]) {
-        x.size[k] = w.size[k];
-        x.step[0][k] = size;
-        x.step[dense][k] = w.step[first][k];
-        x.step[dense + 1][k] = w.step[!first][k];
-    }
-    return x;
-}
-
-/* Iterates over `axes` of tensors of shapes a and b. */
-Axes axes_over(const gckpt_shape &axes, const gckpt_shape &a, const gckpt_shape &b, bool dense)
-{
-    const gckpt_shape *const shapes[4] = { &a, &b, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, &axes, shapes);
-    return axes_of(it, 0, dense);
-}
-
+/* ---- broadcasting: rules of gradients ---- */
 struct Quotient { /* a / divisor */
     float divisor;
     __device__ void operator()(float *d, float a, float, float, int accumulate) const

@@ -1,34 +1,26 @@
 #ifndef GCKPT_NO_AXES
-void permute_by(const gckpt_call *call, bool backward)
+/* Sets element e of y to that of x of which it is a copy, or to the value. */
+__device__ void pad_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, const float *x,
+                       float *y)
 {
-    const gckpt_arg *x = &call->in[0];
-    float *to = backward ? x->grad : call->out;
-    gckpti_iter it;
-    gckpti_permute_move(&it, call, 0);
-    if (to)
-        transpose(call, axes_of(it, !backward, false), to, backward ? call->grad_out : x->data,
-                  backward && x->accumulate);
+    const int64_t all = p.before + v.size + p.after, line = e / v.inner, k = line % all;
+    const bool is_value = p.mode == GCKPT_PAD_VALUE && (k < p.before || k >= p.before + v.size);
+    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, k);
+    y[e] = is_value ? p.value : x[from * v.inner + e % v.inner];
 }
 
-/* Copies the element of which e of y is a copy. */
-__device__ void pad_copy_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
-                            const float *x, float *y)
-{
-    const int64_t all = p.before + v.size + p.after, line = e / v.inner;
-    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, line % all);
-    y[e] = x[from * v.inner + e % v.inner];
-}
-
-/* Adds the gradients of the copies of element e of x, in the order of their places. */
-__device__ void pad_add_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, float *dx,
-                           const float *g)
+/* Adds the gradients of element e of x and of its copies, in the order of their places. */
+__device__ void pad_gradient_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
+                                const gckpt_arg &x, const float *g)
 {
     const int64_t all = p.before + v.size + p.after, line = e / v.inner, i = line % v.size;
-    float d = dx[e];
-    for (int64_t k = 0; k < all; k++)
+    const float *from = g + line / v.size * all * v.inner + e % v.inner;
+    float d = x.accumulate ? x.grad[e] : 0.0f;
+    gckpti_put(&d, from[(p.before + i) * v.inner], x.accumulate);
+    for (int64_t k = 0; k < all && p.mode != GCKPT_PAD_VALUE; k++)
         if ((k < p.before || k >= p.before + v.size) && gckpti_pad_source(&p, v.size, k) == i)
-            d += g[(line / v.size * all + k) * v.inner + e % v.inner];
-    dx[e] = d;
+            d += from[k * v.inner];
+    x.grad[e] = d;
 }
 
 void pad_by(const gckpt_call *call, bool backward)
@@ -36,13 +28,10 @@ void pad_by(const gckpt_call *call, bool backward)
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_arg *x = &call->in[0];
     const gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    if (p->mode != GCKPT_PAD_VALUE && !backward) {
-        for_each<pad_copy_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
-        return;
-    }
-    move_parts(call, backward, gckpti_pad_move, true, p->value);
-    if (p->mode != GCKPT_PAD_VALUE && x->grad)
-        for_each<pad_add_at>(call, gckpti_elements(&x->shape), *p, v, x->grad, call->grad_out);
+    if (!backward)
+        for_each<pad_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
+    else if (x->grad)
+        for_each<pad_gradient_at>(call, gckpti_elements(&x->shape), *p, v, *x, call->grad_out);
 }
 
 void concat_by(const gckpt_call *call, bool backward)
@@ -60,15 +49,16 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
     const float divisor = MEAN ? (float)v.size : 1.0f;
     gckpt_shape each = x->shape;
     each.d[axis < 0 ? axis + each.n : axis] = 1;
-    const Axes axes = axes_over(x->shape, x->shape, each, false);
-    if (backward && x->grad)
-        map(call, axes, Quotient{ divisor }, grad_of(*x), grad_out_of(call), NONE, NONE,
-            x->accumulate);
-    else if (!backward && (axis == -1 || axis == x->shape.n - 1))
-        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
-    else if (!backward)
-        sums(call, axes,
-             { { GRAD_identity }, { x->data }, NONE, NONE, { out_of(call), NULL, 0, divisor } });
+    if (backward)
+        map(call, iterate(x->shape, x->shape, each, each, each), Quotient{ divisor }, grad_of(*x),
+            grad_out_of(call), NONE, NONE, x->accumulate);
+    else if (axis == -1 || axis == x->shape.n - 1)
+        for_each_row<sum_of_row<Plain>>(call, v.outer, Plain{ x->data }, call->out, v.size,
+                                        divisor);
+    else
+        sums(call, iterate(x->shape, each, x->shape, x->shape, x->shape),
+             { {}, { GRAD_identity }, value_of(*x), NONE, NONE },
+             { out_of(call), NULL, 0, divisor });
 }
 
 /* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
@@ -106,15 +96,6 @@ __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, fl
     }
 }
 
-void max_with_index(const gckpt_call *call, float *out, void *index, int k)
-{
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    if (v.inner == 1)
-        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index, k);
-    else
-        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index, k);
-}
-
 /* Passes the gradient of result e, one of a line's k, to its element. */
 __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gckpt_arg &x,
                                 const float *g, const int32_t *index, int k)
@@ -123,24 +104,34 @@ __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gck
     gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
-void maxima_by(const gckpt_call *call, bool backward, int k)
+/* Computes values and indices or, backward, the gradient; out or index may be NULL. */
+void maxima_of(const gckpt_call *call, bool backward, float *out, void *index, int k)
 {
     const gckpt_arg *x = &call->in[0];
     const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
+    const int64_t lines = v.outer * v.inner;
+    int32_t *at = (int32_t *)index;
+    if (!backward && v.inner == 1)
+        return for_each<max_of<32>>(call, lines * 32, v, x->data, out, at, k);
     if (!backward)
-        return max_with_index(call, call->out, call->saved, k);
+        return for_each<max_of<1>>(call, lines, v, x->data, out, at, k);
     if (x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     if (x->grad)
-        for_each<max_gradient_at>(call, v.outer * k * v.inner, v, *x, call->grad_out,
-                                  (const int32_t *)call->saved, k);
+        for_each<max_gradient_at>(call, lines * k, v, *x, call->grad_out, at, k);
 }
 int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
-void max_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, 1); }
-void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out, 1); }
-void top_k_by(const gckpt_call *call, bool backward) { maxima_by(call, backward, number_of(call)); }
+void max_by(const gckpt_call *call, bool backward)
+{
+    maxima_of(call, backward, call->out, call->saved, 1);
+}
+void argmax_by(const gckpt_call *call, bool) { maxima_of(call, false, NULL, call->out, 1); }
+void top_k_by(const gckpt_call *call, bool backward)
+{
+    maxima_of(call, backward, call->out, call->saved, number_of(call));
+}
 void top_k_indices_by(const gckpt_call *call, bool)
 {
-    max_with_index(call, NULL, call->out, number_of(call));
+    maxima_of(call, false, NULL, call->out, number_of(call));
 }
 #endif

@@ -5,7 +5,7 @@ struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
     float n; /* values of a group in an image: m channels of `places` pixels */
-    const float *mean, *variance, *gain, *bias, *a, *b;
+    const float *mean, *variance, *gain, *bias, *a, *b; /* a, b: means of g, g h (with gain) */
     float *to;
     int accumulate;
     float epsilon;
@@ -36,22 +36,31 @@ template <bool BACK> struct ChannelTerms : Terms {
     };
     Channels s;
     int squares;
-    __device__ Column column_of(int64_t image, int64_t channel) const
+    __device__ Column column_of(int64_t c, int64_t) const
     {
+        const int64_t image = c / s.channels, channel = c - image * s.channels;
         const int64_t group = channel / s.m, first = image * s.places * s.channels;
         const int64_t of = image * s.groups + group;
         return { s.mean ? s.mean[of] : BACK ? 0.0f : s.x[first + group * s.m],
                  BACK && s.mean ? gckpti_rsqrt(s.variance[of] + s.epsilon) : 0.0f,
                  first + channel };
     }
-    __device__ void operator()(const Column &c, int64_t place, float *term) const
+    template <bool> __device__ void read(const Column &c, int64_t place, float *term) const
     {
         const int64_t i = c.at + place * s.channels;
-        const float d = !BACK || s.mean ? s.x[i] - c.center : 0.0f;
+        const float d = (BACK && !s.mean ? s.g : s.x)[i] - c.center; /* without mean: not used */
         term[0] = BACK ? s.g[i] : squares ? gckpti_mul(d, d) : d;
         term[1] = BACK ? gckpti_mul(term[0], d * c.rstd) : 0.0f;
     }
 };
+
+template <bool BACK>
+void channel_sums(const gckpt_call *call, const Channels &s, int squares, float *first,
+                  float *second)
+{
+    column_sums(call, ChannelTerms<BACK>{ {}, s, squares }, sum_to(first), sum_to(second), s.places,
+                s.images * s.channels);
+}
 
 /* Computes means of `sums` or gain * sums by image and group, plus the first `from`, if set. */
 __device__ void channel_mean(int64_t r, const Channels &s, const float *sums, const float *gain,
@@ -67,52 +76,32 @@ __device__ void channel_mean(int64_t r, const Channels &s, const float *sums, co
         to[r] = from ? from[image * s.places * s.channels + channel] + mean : mean;
 }
 
-/* Computes the output or, if BACK, dx (a, b: means of g, g h). A lane has a channel. */
-template <bool BACK>
-__global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
-{
-    const int64_t strip = blockIdx.x / splits, across = (s.channels + 31) / 32,
-                  image = strip / across;
-    const int64_t c = (strip - image * across) * 32 + threadIdx.x % 32;
-    if (c >= s.channels)
-        return;
-    const int64_t group = image * s.groups + c / s.m;
-    const float center = s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + s.epsilon);
-    const float mean_g = BACK ? s.a[group] : 0.0f, mean_gh = BACK ? s.b[group] : 0.0f;
-    int64_t r = (blockIdx.x - strip * splits) * 8 + threadIdx.x / 32;
-    for (; r < s.places; r += splits * 8) {
-        const int64_t at = (image * s.places + r) * s.channels + c;
-        const float d = s.x[at] - center;
-        if (!BACK) {
-            s.to[at] = norm_out(d, rstd, s.gain, s.bias, c);
-        } else {
-            const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
-            gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), mean_gh, u - mean_g),
-                               s.accumulate);
-        }
-    }
-}
-
-/* Splits the pixels so that there are about 16 blocks for each processor of a large chip. */
-template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s)
-{
-    const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
-    const int64_t splits = strips > 2112 ? 1 : gckpti_min(most, 2112 / strips + 1);
-    if (s.to)
-        run<channel_each_kernel<BACK>>(call, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
-}
-
 void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
     for_each_row<channel_mean>(call, s.images * s.groups, s, sums, gain, from, to);
 }
 
+/* Computes element i of the output or, if BACK, of dx. */
+template <bool BACK> __device__ void channel_at(int64_t i, const Channels &s)
+{
+    const int64_t pixel = i / s.channels, c = i - pixel * s.channels;
+    const int64_t group = pixel / s.places * s.groups + c / s.m;
+    const float d = s.x[i] - s.mean[group], rstd = gckpti_rsqrt(s.variance[group] + s.epsilon);
+    if (!BACK) {
+        s.to[i] = norm_out(d, rstd, s.gain, s.bias, c);
+        return;
+    }
+    const float u = s.gain ? gckpti_mul(s.g[i], s.gain[c]) : s.g[i];
+    gckpti_put_product(&s.to[i], rstd, gckpti_fma(-(d * rstd), s.b[group], u - s.a[group]),
+                       s.accumulate);
+}
+
 /* The terms that batchnorm adds to its running mean and variance: measured ones, times rows. */
 struct RunningTerms : Terms {
     const float *mean, *variance;
     float unbiased, rows;
-    __device__ void operator()(int64_t channel, int64_t, float *term) const
+    template <bool> __device__ void read(int64_t channel, int64_t, float *term) const
     {
         term[0] = gckpti_mul(rows, mean[channel]);
         term[1] = gckpti_mul(rows, variance[channel] * unbiased);
@@ -122,43 +111,44 @@ struct RunningTerms : Terms {
 void groupnorm_forward(const gckpt_call *call)
 {
     Channels s = channels_of(call);
-    const bool given = !*(const int *)call->attributes && !gckpti_is_training(call);
     float *sums = (float *)call->workspace;
     float *stats[2] = { call->saved ? (float *)call->saved : sums + s.images * s.channels };
     stats[1] = stats[0] + s.images * s.groups;
-    for (int i = 0; i < 2 && !given; i++) {
-        column_sums(call, ChannelTerms<false>{ {}, s, i }, sum_to(sums), {}, s.places, s.channels,
-                    s.images);
-        channel_means(call, s, sums, NULL, i ? NULL : s.x, stats[i]);
-        s.mean = stats[0];
+    if (!*(const int *)call->attributes && !gckpti_is_training(call)) {
+        s.mean = call->in[1].data, s.variance = call->in[2].data;
+    } else {
+        channel_sums<false>(call, s, 0, sums, NULL);
+        channel_means(call, s, sums, NULL, s.x, stats[0]);
+        s.mean = stats[0], s.variance = stats[1];
+        channel_sums<false>(call, s, 1, sums, NULL);
+        channel_means(call, s, sums, NULL, NULL, stats[1]);
     }
-    s.mean = given ? call->in[1].data : stats[0], s.variance = given ? call->in[2].data : stats[1];
-    channel_each<false>(call, s);
+    if (s.to)
+        for_each<channel_at<false>>(call, gckpti_elements(&call->shape), s);
 }
 
 void groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     Channels s = channels_of(call);
+    const int64_t n = s.images * s.channels, groups = s.images * s.groups;
     const float *saved = (const float *)call->saved;
-    float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
-    float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
+    float *sums = (float *)call->workspace, *more = NULL, *a = sums + 2 * n, *b = a + groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
     const RunningTerms stats = { {}, saved, saved + s.channels, unbiased, (float)call->rows };
     if (!o->center)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
-        s.mean = saved, s.variance = saved + s.images * s.groups;
-    column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
-                s.places, s.channels, s.images);
-    const RowTerms<> images = { {}, { sums, NULL }, { s.mean ? more : NULL, NULL }, s.channels };
+        s.mean = saved, s.variance = saved + groups, more = sums + n;
+    channel_sums<true>(call, s, 0, sums, more);
+    const RowTerms<> images = { {}, { sums, NULL }, { more, NULL }, s.channels };
     column_sums(call, images, sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_means(call, s, sums, s.gain, NULL, a);
     channel_means(call, s, more, s.gain, NULL, b);
     s.a = a, s.b = b;
-    channel_each<true>(call, s);
+    for_each<channel_at<true>>(call, gckpti_elements(&call->shape), s);
 }
 
 int64_t groupnorm_workspace(const gckpt_call *call, bool)

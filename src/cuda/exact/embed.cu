@@ -8,83 +8,56 @@ struct RowIndex {
     }
 };
 
-/* Copies n elements of a table row for each index (embed, gather). */
-struct EmbedRows {
-    const float *table;
-    RowIndex index;
-    Results out;
-    int64_t n;
-    template <int N> __device__ void at(int64_t i) const
-    {
-        const int64_t r = i / n;
-        store(out, i, load<N>(table + index[r] * n + (i - r * n)));
-    }
-};
+/* Copies an element of a table row of n for an index (embed, gather). */
+__device__ void embed_at(int64_t i, const float *table, const RowIndex &index, const Results &out,
+                         int64_t n)
+{
+    const int64_t r = i / n;
+    put_at(out, i, table[index[r] * n + (i - r * n)]);
+}
 
-/* A table row's gradient adds the rows of g with its index, in order. These are first listed by
- * table row, and each list is sorted. Integer atomics make a list's place and initial order
- * arbitrary, but not its sorted content. */
-struct Lists {
-    unsigned *count, *used; /* count[v]: rows of g for table row v; *used: sum of counts */
-    unsigned *begin;        /* begin of each list */
-    unsigned *place;        /* place[r]: of row r of g in its list; later the sorted lists */
-    unsigned *list;         /* all lists, one after the other */
+/* A table row's gradient adds the rows of g with its index, in order: rows first to end - 1 of
+ * `order`, in which g's rows are sorted by index. */
+struct Sorted {
+    unsigned *order, *first, *end; /* end is 0 for table rows without rows of g */
 };
 
 int64_t embed_workspace(const gckpt_call *call, bool backward)
 {
-    return backward ? 2 * gckpti_rows(&call->in[0].shape) + 1 + 2 * gckpti_rows(&call->shape) : 0;
+    return backward ? 2 * gckpti_rows(&call->in[0].shape) + gckpti_rows(&call->shape) : 0;
 }
 
-__device__ void lists_count(int64_t r, const Lists &l, const RowIndex &index)
+/* Finds the place of row r among the rows of its table, which is the number of rows before it: all
+ * indices are read, which takes less than a millisecond for 65536 rows (estimated). */
+__device__ void embed_sort(int64_t r, const RowIndex &index, const Sorted &s, int64_t rows)
 {
-    l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+    const int64_t each = index.each ? index.each : rows, first = r / each * each;
+    const int32_t *all = index.index + first, mine = index.index[r];
+    unsigned less = 0, same = 0, before = 0;
+#pragma unroll 8
+    for (int i = 0; i < (int)each; i++) {
+        less += all[i] < mine, same += all[i] == mine;
+        before += all[i] == mine && i < (int)(r - first);
+    }
+    s.order[first + less + before] = (unsigned)r;
+    s.first[index[r]] = (unsigned)first + less;
+    s.end[index[r]] = (unsigned)first + less + same;
 }
 
-__device__ void lists_begin(int64_t v, const Lists &l)
+/* A block loops over table rows; a thread adds up a column. */
+__global__ void embed_backward_kernel(Sorted s, Values g, float *d, int64_t table, int64_t n,
+                                      int accumulate)
 {
-    l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
-}
-
-__device__ void lists_fill(int64_t r, const Lists &l, const RowIndex &index)
-{
-    l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
-}
-
-/* A row's position in its sorted list is the number of smaller rows in it: quadratic, but parallel.
- * 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__device__ void lists_sort(int64_t r, const Lists &l, const RowIndex &index)
-{
-    unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
-    for (unsigned i = 0; i < count; i++)
-        before += l.list[begin + i] < (unsigned)r;
-    l.place[begin + before] = (unsigned)r;
-}
-
-/* A block loops over table rows; a thread adds up a column and prefetches AHEAD rows of g. */
-__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
-                                      int64_t table, int64_t n, int accumulate)
-{
-    enum { AHEAD = 8 };
-    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
-    if (j >= n)
-        return;
-    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
-        unsigned count = l.count[v];
-        if (!count && accumulate)
-            continue;
-        const unsigned *row = l.place + l.begin[v];
+    const int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    for (int64_t v = blockIdx.x; v < table && j < n; v += gridDim.x) {
+        const int64_t first = s.end[v] ? s.first[v] : 0, count = s.end[v] - first;
         float sum = accumulate ? d[v * n + j] : 0.0f;
-        for (unsigned r = 0; r < count; r += AHEAD) {
-            float x[AHEAD];
-            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
-            {
-                int64_t at = row[r + i] * n + j;
-                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
-            }
-            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
-        }
-        d[v * n + j] = sum;
+        add_terms<8>(
+            count,
+            [&](int64_t i, float *term) { term[0] = value_at(g, s.order[first + i] * n + j); },
+            [&](const float *term) { sum += term[0]; });
+        if (count || !accumulate)
+            d[v * n + j] = sum;
     }
 }
 
@@ -94,21 +67,17 @@ void embed_by(const gckpt_call *call, bool backward)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     int64_t table = gckpti_rows(&x->shape);
     const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
-                          x->shape.d[1] };
+                             x->shape.d[1] };
     if (!backward)
-        for_each_vec<8>(call, EmbedRows{ x->data, index, out_of(call), n }, rows * n,
-                 n % 8 == 0 && aligned(x->data, out_of(call)));
+        for_each<embed_at>(call, rows * n, x->data, index, out_of(call), n);
     if (!backward || !x->grad)
         return;
-    unsigned *workspace = (unsigned *)call->workspace, *place = workspace + 2 * table + 1;
-    const Lists l = { workspace, workspace + table, workspace + table + 1, place, place + rows };
-    fill(call, l.count, 0, table + 1);
-    for_each<lists_count>(call, rows, l, index);
-    for_each<lists_begin>(call, table, l);
-    for_each<lists_fill>(call, rows, l, index);
-    for_each<lists_sort>(call, rows, l, index);
+    unsigned *workspace = (unsigned *)call->workspace;
+    const Sorted sorted = { workspace + 2 * table, workspace, workspace + table };
+    fill(call, sorted.end, 0, table);
+    for_each<embed_sort>(call, rows, index, sorted, rows);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
-    run<embed_backward_kernel>(call, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
-        table, n, x->accumulate);
+    run<embed_backward_kernel>(call, grid, 256, 0, sorted, grad_out_of(call), x->grad, table, n,
+                               x->accumulate);
 }

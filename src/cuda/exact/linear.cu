@@ -1,11 +1,14 @@
-/* The terms of sums over rows of x and of y (rows,n), which may be NONE. KEPT: see Terms::FRESH. */
+/* The terms of sums over rows of x and of y (rows,n), which have one type. One of them may be NONE;
+ * then its terms are those of the other one, and are not used. KEPT: see Terms::FRESH. */
 template <bool KEPT = false> struct RowTerms : Terms {
-    static constexpr bool FRESH = KEPT;
+    static constexpr bool FRESH = KEPT, MIXED = true;
     Values x, y;
     int64_t n;
-    __device__ void operator()(int64_t column, int64_t r, float *term) const
+    bool is_bf16(void) const { return x.bf16 || y.bf16; }
+    template <bool BF16> __device__ void read(int64_t column, int64_t r, float *term) const
     {
-        term[0] = value_at(x, r * n + column), term[1] = value_at(y, r * n + column);
+        term[0] = value_as<BF16>(wanted(x) ? x : y, r * n + column);
+        term[1] = value_as<BF16>(wanted(y) ? y : x, r * n + column);
     }
 };
 

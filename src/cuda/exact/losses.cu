@@ -114,49 +114,47 @@ __device__ void saved_loss_of_row(int64_t r, const Classes &l)
         l.losses[r] = loss;
 }
 
-/* Computes dx or, if SOFT, dx and dt, of which one may be NULL. */
+/* Computes dx or, if SOFT, dx and dt, of which one may be NULL. Rows that do not count have 0. */
 template <bool SOFT>
 __device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepParams *params)
 {
     enum { AT_ONCE = 4 };
-    const int lane = (int)threadIdx.x % 32;
     const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
-    const bool to_x = !SOFT || l.dx, to_t = SOFT && l.dt;
     const float w = weight_of(l, r), scale = w * params->loss_scale;
-    const int64_t begin = r * l.n, end = begin + l.n;
+    const int64_t begin = r * l.n, end = begin + l.n, first = begin + threadIdx.x % 32;
     const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
-    const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
+    if (w == 0.0f || (!SOFT && l.target[r] < 0)) {
+        for (int64_t i = first; i < end && l.dx && !l.x_accumulate; i += 32)
+            l.dx[i] = 0.0f;
+        for (int64_t i = first; SOFT && i < end && l.dt && !l.t_accumulate; i += 32)
+            l.dt[i] = 0.0f;
+        return;
+    }
     const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
     float mass = 1.0f;
-    if (SOFT && !out)
+    if (SOFT)
         mass = lanes_sum(l.n, [&](float sum, int64_t i) { return sum + l.soft[begin + i]; });
-    for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
+    for (int64_t i = first; i < end; i += 32 * AT_ONCE) {
         float x[AT_ONCE];
-        for (int k = 0; k < AT_ONCE; k++)
-            x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
+        for (int k = 0; k < AT_ONCE; k++) /* dx may be x */
+            x[k] = i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
         for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
             const int64_t at = i + 32 * k;
             const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
             float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
             if (l.cap > 0.0f)
                 p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
-            if (out && to_x && !l.x_accumulate)
-                l.dx[at] = 0.0f;
-            if (out && to_t && !l.t_accumulate)
-                l.dt[at] = 0.0f;
-            if (!out && to_x)
+            if (!SOFT || l.dx)
                 gckpti_put_product(&l.dx[at], p, scale, l.x_accumulate);
-            if (!out && to_t)
+            if (SOFT && l.dt)
                 gckpti_put_product(&l.dt[at], log_sum - y, scale, l.t_accumulate);
         }
     }
 }
 
-/* A float for each row; in the backward, also one for each weight, or nothing without weights. */
 int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 {
-    const int64_t rows = gckpti_rows(&call->in[0].shape);
-    return !backward ? rows : call->inputs == 3 ? rows + gckpti_elements(&call->in[2].shape) : 0;
+    return !backward || call->inputs == 3 ? gckpti_rows(&call->in[0].shape) : 0;
 }
 
 void cross_entropy_by(const gckpt_call *call, bool backward)
@@ -173,6 +171,6 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     if (!call->in[2].grad)
         return;
     for_each_row<saved_loss_of_row>(call, l.rows, l);
-    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
-    weights_gradient(call, l.losses + l.rows);
+    for_each_row<weight_gradient<Plain>>(call, l.rows / l.per_weight, Plain{ l.losses },
+                                         call->in[2], l.per_weight, params_of(call));
 }

@@ -8,9 +8,9 @@ struct Normed {
 
 __device__ Normed normed(const float *saved, int64_t r, int center)
 {
-    if (center)
-        return { saved[3 * r], saved[3 * r + 1], saved[3 * r + 2] };
-    return { 0.0f, 0.0f, saved[r] };
+    const float *row = saved + (center ? 3 * r : r);
+    const float c = row[0], mean = row[center ? 1 : 0], rstd = row[center ? 2 : 0];
+    return { center ? c : 0.0f, center ? mean : 0.0f, rstd };
 }
 
 /* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
@@ -129,14 +129,11 @@ __device__ void norm_gradient_of_row(int64_t r, const Norm &norm, const Results 
 /* Terms of dgain (sums of g h, with h the normalised x) and of dbias (sums of g). */
 struct NormTerms : Terms {
     Norm s;
-    bool gain;
-    __device__ void operator()(int64_t column, int64_t r, float *term) const
+    template <bool> __device__ void read(int64_t column, int64_t r, float *term) const
     {
         const int64_t at = r * s.n + column;
-        term[1] = value_at(s.g, at);
-        if (gain)
-            term[0] = gckpti_mul(term[1],
-                                 normed(s.saved, r, s.center).normalised(value_at(s.x, at)));
+        term[1] = s.g.f32[at];
+        term[0] = gckpti_mul(term[1], normed(s.saved, r, s.center).normalised(s.x.f32[at]));
     }
 };
 
@@ -145,11 +142,15 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const Sum gain = sum_of(call, o->gain);
+    const Sum gain = sum_of(call, o->gain), bias = sum_of(call, o->bias);
+    const RowTerms<> g = { {}, NONE, grad_out_of(call), gckpti_last(&call->shape) };
     const Norm s = norm_of(call);
     if (!backward)
         return for_each_row<norm_row<1>>(call, rows, s, gckpti_norm_epsilon(o), out_of(call));
-    column_sums(call, NormTerms{ {}, s, wanted(gain.at) }, gain, sum_of(call, o->bias), rows, s.n);
+    if (wanted(gain.at)) /* else x and saved may be gone */
+        column_sums(call, NormTerms{ {}, s }, gain, bias, rows, s.n);
+    else
+        column_sums(call, g, {}, bias, rows, s.n);
     if (x->grad)
         for_each_row<norm_gradient_of_row<1>>(call, rows, s, grad_of(*x), x->accumulate);
 }

@@ -63,10 +63,14 @@ template <auto AT> __device__ void cells_backward_at(int64_t i, const Cells &s)
     }
 }
 
-/* Returns the axes that copy rows of n elements which begin `to` and `from` elements apart. */
-Axes matrix_axes(int64_t rows, int64_t n, int64_t to, int64_t from)
+/* Iterates over rows of n elements which begin `to` and `from` elements apart. */
+gckpti_iter matrix_axes(int64_t rows, int64_t n, int64_t to, int64_t from)
 {
-    return { 2, { n, rows }, { { 1, to }, { 1, from } } };
+    const int64_t inner[4] = { 1, 1, 1, 1 }, outer[4] = { to, from, from, from };
+    gckpti_iter it = { 0, 4 };
+    gckpti_iter_add_axis(&it, n, inner);
+    gckpti_iter_add_axis(&it, rows, outer);
+    return it;
 }
 
 template <auto FIRST, auto SECOND>

@@ -12,31 +12,26 @@ void cache_by(const gckpt_call *call, bool)
                        call->shape.d[1] * c, params_of(call));
 }
 
-/* Frequencies of the angles: number i is ratio^i radians a position or, if listed, frequency[i]. */
-struct Rotation {
-    double ratio;
-    int listed;
-    float scale, direction, frequency[GCKPTI_ROTARY_MAX];
+/* Angles of `count` pairs of columns, in 2^-64 turns for each position. */
+struct Angles {
+    enum { MOST = 256 };
+    uint64_t at[MOST];
+    int count;
+    float scale, direction;
 };
 
-/* Computes rotary's table (T,R/2,2), T positions of R rotated columns, of cosines and sines, a
- * thread a pair, from position `first` (plus the current position, if params is not NULL) on. */
-__device__ void rotary_table_at(int64_t at, float *table, uint64_t first, const StepParams *params,
-                                const Rotation &rotation, int half)
+/* Computes the pairs' columns of rotary's table (T,2,half) of cosines and sines, for positions from
+ * `first` (plus the current position, if params is not NULL) on. */
+__device__ void rotary_table_at(int64_t i, const Angles &a, float *table, int64_t half,
+                                uint64_t first, const StepParams *params)
 {
-    uint64_t begin = first + (params ? (uint64_t)params->position : 0);
-    int64_t position = at / half;
-    int pair = (int)(at - position * half);
-    double count = GCKPTI_TICKS_PER_RADIAN;
+    const int64_t position = i / a.count, pair = i - position * a.count;
     float sine, cosine;
-    if (rotation.listed)
-        count *= (double)rotation.frequency[pair];
-    for (int i = rotation.listed ? 0 : pair; i > 0; i--)
-        count *= rotation.ratio;
-    uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
-    gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-    table[2 * at] = gckpti_mul(cosine, rotation.scale);
-    table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
+    first += (uint64_t)position + (params ? (uint64_t)params->position : 0);
+    gckpti_sincos_of(gckpti_rotary_angle(first * a.at[pair]), &sine, &cosine);
+    table += position * 2 * half + pair;
+    table[0] = gckpti_mul(cosine, a.scale);
+    table[half] = gckpti_mul(a.direction * sine, a.scale);
 }
 
 /* Rotates N pairs x_i, x_(i + half) of a head of d columns, whose first 2 half are rotated, or
@@ -51,17 +46,16 @@ struct Rotate {
     {
         const int64_t head = pair / (d - half);
         const int i = (int)(pair - head * (d - half));
-        const int64_t from = head * d + i, to = from + half, angle = head / heads % t * half + i;
+        const int64_t from = head * d + i, to = from + half;
+        const float *angle = table + head / heads % t * 2 * half + i;
         Vec<float, N> a, b = load<N>(x, to), c, e;
         if (i >= half)
             return write_vec<N>(y, to, N, true, b.v, accumulate);
         a = load<N>(x, from);
-        Vec<float, N> rotation[2] = { load<N>(table + 2 * angle), load<N>(table + 2 * angle + N) };
+        const Vec<float, N> cosine = load<N>(angle), sine = load<N>(angle + half);
         UNROLLED(k, N) {
-            const float cosine = rotation[2 * k / N].v[2 * k % N];
-            const float sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
-            c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
-            e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
+            c.v[k] = gckpti_fma(a.v[k], cosine.v[k], -(b.v[k] * sine.v[k]));
+            e.v[k] = gckpti_fma(b.v[k], cosine.v[k], a.v[k] * sine.v[k]);
         }
         write_vec<N>(y, from, N, true, c.v, accumulate);
         write_vec<N>(y, to, N, true, e.v, accumulate);
@@ -79,14 +73,19 @@ void rotary_by(const gckpt_call *call, bool backward)
     int64_t half = gckpti_rotary_columns(o, d) / 2;
     int64_t n = gckpti_elements(&call->shape) / d * (d - half);
     float *table = (float *)call->workspace;
-    Rotation rotation = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
-                 o->columns ? o->scale : 1.0f, backward ? -1.0f : 1.0f, { 0 } };
+    const double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half);
+    double ticks = GCKPTI_TICKS_PER_RADIAN;
+    Angles a = { {}, 0, o->columns ? o->scale : 1.0f, backward ? -1.0f : 1.0f };
     if (!wanted(y))
         return;
-    if (listed)
-        memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
-    for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
-                              call->training ? NULL : params_of(call), rotation, (int)half);
+    for (int64_t pair = 1; pair <= half; pair++, ticks *= ratio) {
+        a.at[a.count++] = gckpti_rotary_wrap(listed ? ticks * (double)listed[pair - 1] : ticks);
+        if (a.count < Angles::MOST && pair < half)
+            continue;
+        for_each<rotary_table_at>(call, t * a.count, a, table + pair - a.count, half,
+                                  (uint64_t)o->position, call->training ? NULL : params_of(call));
+        a.count = 0;
+    }
     const int add = backward && in.accumulate;
     const Rotate rotate = { x, y, table, t, o->heads, (int)half, (int)d, add };
     for_each_vec<8>(call, rotate, n, aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);

@@ -1,7 +1,7 @@
 /* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
  * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
 struct Transpose {
-    Axes rest;                    /* all axes, of which p and q have size 1 */
+    gckpti_iter rest;             /* all axes of d and s, of which p and q have size 1 */
     int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
@@ -13,42 +13,52 @@ __global__ void transpose_kernel(const __grid_constant__ Transpose t, float *d, 
     const int64_t across = (t.p + 31) / 32, down = (t.q + 31) / 32;
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
         const int64_t p = i % across * 32, q = i / across % down * 32;
-        const Offsets at = t.rest.at(i / across / down);
+        const Places at = places_of(t.rest, i / across / down);
         for (int k = warp; k < 32; k += 8)
             if (p + lane < t.p && q + k < t.q)
-                tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
+                tile[k][lane] = s[at.at[1] + (q + k) * t.q_step + p + lane];
         __syncthreads();
         for (int k = warp; k < 32; k += 8)
             if (p + k < t.p && q + lane < t.q)
-                gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
+                gckpti_put(&d[at.at[0] + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
         __syncthreads();
     }
 }
 
-/* Copies s to d, or adds it; the contiguous axes of s and of d may differ. */
-void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, int accumulate)
+#ifndef GCKPT_NO_AXES
+void permute_by(const gckpt_call *call, bool backward)
 {
+    const gckpt_arg *x = &call->in[0];
+    const float *from = backward ? call->grad_out : x->data;
+    float *to = backward ? x->grad : call->out;
+    const int accumulate = backward && x->accumulate;
+    gckpti_iter move, it;
     int p = 0, q = 0;
-    for (int k = 0; k < x.n; k++) {
-        p = x.step[1][k] == 1 ? k : p;
-        q = x.step[0][k] == 1 ? k : q;
+    gckpti_permute_move(&move, call, 0); /* of x and of the result */
+    it = move;
+    for (int t = 0; t < 4; t++)
+        memcpy(it.step[t], move.step[backward ? t > 0 : t == 0], sizeof *it.step);
+    for (int k = 0; k < it.n; k++) {
+        p = it.step[1][k] == 1 ? k : p;
+        q = it.step[0][k] == 1 ? k : q;
     }
     if (p == q)
-        return map(call, x, Copy(), { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
-    Transpose t = { x, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
+        return map(call, it, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, accumulate);
+    Transpose t = { it, it.size[p], it.size[q], it.step[0][p], it.step[1][q] };
     t.rest.size[p] = t.rest.size[q] = 1;
-    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
-    run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * count_of(t.rest);
+    if (to)
+        run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, to, from, tiles, accumulate);
 }
+#endif
 
-/* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
+/* ---- slice, concat: one tensor is a part of each block of another one ---- */
 /* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
- * elements of the whole tensor to `rest`. */
+ * elements of the whole tensor to 0. */
 struct PartMove {
     Values x;
     Results y;
     int64_t whole, begin, n; /* the part: n elements from `begin` on of each `whole` elements */
-    float rest;
     bool to_whole, fills;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
@@ -56,8 +66,7 @@ struct PartMove {
         const int64_t size = fills ? whole : n, block = i / size;
         const int64_t j = i - block * size - (fills ? begin : 0);
         const int64_t in_part = block * n + j, in_whole = block * whole + begin + j;
-        Vec<float, N> v;
-        UNROLLED(k, N) v.v[k] = rest;
+        Vec<float, N> v = {};
         if (j >= 0 && j < n)
             v = load<N>(x, to_whole ? in_part : in_whole);
         write_vec<N>(y, to_whole ? in_whole : in_part, N, true, v.v, accumulate);
@@ -66,9 +75,8 @@ struct PartMove {
 
 /* Moves each input to the result or, backward, the result's gradient to that of the input.
  * of_result: inputs are parts of the result; else the result is a part of the input. A whole tensor
- * of one part is filled up by `rest`. */
-void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result,
-                float rest = 0.0f)
+ * of one part is filled up by zeros. */
+void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result)
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg &in = call->in[i];
@@ -81,12 +89,9 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
         const Results y = backward ? grad_of(in) : out_of(call);
         const bool to_whole = of_result != backward, accumulate = backward && in.accumulate;
         const bool fills = to_whole && call->inputs == 1 && !accumulate;
-        const PartMove part = { x, y, whole, begin, n, rest, to_whole, fills, accumulate };
+        const PartMove part = { x, y, whole, begin, n, to_whole, fills, accumulate };
         const int64_t moved = wanted(y) ? all[fills ? of_result : !of_result] : 0;
-        if ((whole | begin | n) % 8 == 0)
-            for_each_vec<8>(call, part, moved, aligned(x, y));
-        else
-            for_each_vec<4>(call, part, moved, (whole | begin | n) % 4 == 0 && aligned(x, y));
+        for_each_vec<8>(call, part, moved, (whole | begin | n) % 8 == 0 && aligned(x, y));
     }
 }
 

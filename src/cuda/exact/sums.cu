@@ -12,155 +12,141 @@ Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumula
 /* Returns the sum for input i's gradient, or an empty one if i is 0, which means no input. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* sum_begin loads a sum, sum_end stores it. fresh: compensation is +0 unless it accumulates. */
-__device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
-{
-    *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
-    return s.accumulate ? value_at(s.at, i) : 0.0f;
-}
-
-__device__ inline void sum_end(const Sum &s, int64_t i, float sum, float comp)
-{
-    put_at(s.at, i, sum / s.divisor);
-    if (s.comp)
-        s.comp[i] = comp;
-}
-
-__device__ inline void add_term(bool compensated, float *sum, float *comp, float x)
-{
-    if (compensated) /* not ?:, which would take comp's address and put it in memory */
-        gckpti_sum_add(sum, comp, x);
-    else
-        gckpti_sum_add(sum, NULL, x);
-}
-
-/* Base of terms of sums over rows, a sum a column. A thread reads NCOLS columns; Column: its state
- * for one. FRESH: sums are compensated, stored or not. along: rows are adjacent in memory. */
-struct Terms {
-    static constexpr bool FRESH = false, along = false;
-    static constexpr int NCOLS = 1;
-    typedef int64_t Column;
-    __device__ static int64_t column_of(int64_t, int64_t column) { return column; }
+/* A sum in registers, which begins where its Sum does. fresh: it is compensated, stored or not, and
+ * its compensation is +0 unless it accumulates. */
+struct RunningSum {
+    const Sum &to;
+    int64_t column;
+    bool compensated;
+    float sum, comp;
+    __device__ RunningSum(const Sum &s, int64_t c, bool fresh) : to(s), column(c)
+    {
+        compensated = fresh || s.comp;
+        sum = wanted(s.at) && s.accumulate ? value_at(s.at, c) : 0.0f;
+        comp = s.comp && (s.accumulate || !fresh) ? s.comp[c] : 0.0f;
+    }
+    __device__ void add(float x)
+    {
+        float next = comp;
+        gckpti_sum_add(&sum, &next, x);
+        comp = compensated ? next : comp; /* +0 changes no term */
+    }
+    __device__ void end(void) const
+    {
+        if (wanted(to.at))
+            put_at(to.at, column, sum / to.divisor);
+        if (wanted(to.at) && to.comp)
+            to.comp[column] = comp;
+    }
 };
 
-/* A block adds up COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add the previous 8, a lane for each column of one of two sums. A column is a
- * chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
- * columns of many rows do not fill the chip. Each image has separate sums. */
-template <class T, int COLUMNS>
-__global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
+/* Base of the terms of sums over rows, a sum a column. Column is a thread's data about a column.
+ * FRESH: see RunningSum. MIXED: terms may be read from bf16. */
+struct Terms {
+    static constexpr bool FRESH = false, MIXED = false;
+    typedef int64_t Column;
+    __device__ static int64_t column_of(int64_t column, int64_t) { return column; }
+};
+
+/* Calls add(terms) for terms 0 to n - 1, in order, of which read(i, terms) sets up to two. Reads
+ * AHEAD of them while it adds the previous ones, as a sum is a chain. If read() has no branch, all
+ * its loads begin before the first one is complete. */
+template <int AHEAD = 32, class READ, class ADD>
+__device__ __forceinline__ void add_terms(int64_t n, const READ &read, const ADD &add)
+{
+    float term[AHEAD][2], next[AHEAD][2];
+    const auto fetch = [&](int64_t i) {
+        UNROLLED(k, AHEAD) next[k][0] = next[k][1] = 0.0f;
+        UNROLLED(k, AHEAD) read(gckpti_min(i + k, n - 1), next[k]);
+    };
+    if constexpr (AHEAD > 8) {
+        if (n <= 8)
+            return add_terms<8>(n, read, add);
+    }
+    if (n > 0)
+        fetch(0);
+    for (int64_t i = 0; i < n; i += AHEAD) {
+        UNROLLED(k, AHEAD) term[k][0] = next[k][0], term[k][1] = next[k][1];
+        if (i + AHEAD < n)
+            fetch(i + AHEAD);
+        UNROLLED(k, AHEAD) if (i + k < n) add(term[k]);
+    }
+}
+
+/* Computes one or two sums of each column over the rows of planes: of.read(column, row, terms) sets
+ * their terms. A thread has a column. Four additions per term (5e) are about 16 cycles, so few
+ * columns of many rows do not fill the chip. */
+template <class T, bool BF16>
+__global__ void column_sums_kernel(const __grid_constant__ T of, const __grid_constant__ Sum first,
+                                   const __grid_constant__ Sum second, int64_t planes,
                                    int64_t rows, int64_t n)
 {
-    enum { PER_STEP = 8, LINES = 256 / COLUMNS, STEP = PER_STEP * LINES, NCOLS = T::NCOLS };
-    SHARED(float, tile, [2][2][STEP][COLUMNS + 1]);
-    const int thread = (int)threadIdx.x, lane = thread % COLUMNS, line = thread / COLUMNS;
-    const int64_t across = (n + COLUMNS - 1) / COLUMNS, image = blockIdx.x / across;
-    const int64_t begin = (blockIdx.x - image * across) * COLUMNS, to = image * n + begin + lane;
-    const int columns = (int)gckpti_min(n - begin, COLUMNS);
-    const Sum mine = thread < 32 ? first : second;
-    const bool adds = thread < 64 && thread % 32 < COLUMNS && lane < columns && wanted(mine.at);
-    float sum = 0.0f, comp = 0.0f, term[PER_STEP][2];
-    typename T::Column cols[NCOLS];
-    if (adds)
-        sum = sum_begin(mine, to, T::FRESH, &comp);
-    UNROLLED(k, NCOLS) {
-        const int column = of.along ? line + LINES * k : lane;
-        cols[k] = of.column_of(image, begin + (column < columns ? column : 0));
-    }
-    for (int64_t from = -STEP; from < rows; from += STEP) {
-        const int now = (int)(from / STEP & 1), which = thread / 32 % 2;
-        UNROLLED(k, PER_STEP) { /* reads the next rows */
-            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
-            term[k][0] = term[k][1] = 0.0f;
-            if (from + STEP + row < rows && column < columns)
-                of(cols[k % NCOLS], from + STEP + row, term[k]);
+    for (EACH(c, n)) {
+        RunningSum a(first, c, T::FRESH), b(second, c, T::FRESH);
+        for (int64_t plane = 0; plane < planes; plane++) {
+            const typename T::Column column = of.column_of(c, plane);
+            add_terms(
+                rows, [&](int64_t r, float *term) { of.template read<BF16>(column, r, term); },
+                [&](const float *term) { a.add(term[0]), b.add(term[1]); });
         }
-        const int count = (int)gckpti_min(rows - from, STEP);
-#pragma unroll 8
-        for (int k = 0; k < count && adds && from >= 0; k++)
-            add_term(T::FRESH || mine.comp, &sum, &comp, tile[now][which][k][lane]);
-        UNROLLED(k, PER_STEP) {
-            const int column = of.along ? line + LINES * (k % NCOLS) : lane;
-            const int row = of.along ? lane + COLUMNS * (k / NCOLS) : line + LINES * k;
-            tile[!now][0][row][column] = term[k][0], tile[!now][1][row][column] = term[k][1];
-        }
-        __syncthreads();
+        a.end(), b.end();
     }
-    if (adds)
-        sum_end(mine, to, sum, comp);
 }
 
-template <int COLUMNS = 32, class T>
+template <class T>
 void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Sum &second,
-                 int64_t rows, int64_t n, int64_t images = 1)
+                 int64_t rows, int64_t n, int64_t planes = 1)
 {
-    const int64_t blocks = (n + COLUMNS - 1) / COLUMNS * images;
-    if (wanted(first.at) || wanted(second.at))
-        run<column_sums_kernel<T, COLUMNS>>(call, dim3((unsigned)blocks), 256, 0, of, first,
-            second, rows, n);
+    if (!wanted(first.at) && !wanted(second.at))
+        return;
+    if constexpr (T::MIXED) {
+        if (of.is_bf16())
+            return run<column_sums_kernel<T, true>>(call, blocks_for(n, 32), 32, 0, of, first,
+                                                    second, planes, rows, n);
+    }
+    run<column_sums_kernel<T, false>>(call, blocks_for(n, 32), 32, 0, of, first, second, planes,
+                                      rows, n);
 }
 
-/* Terms of sums over rows of g, in order, by a rule of gradients. `self` is indexed like the sums;
- * it may be NONE, and so may `other`. step[0] is for g, step[1] for `other`. */
-struct Sums {
-    static constexpr bool FRESH = false;
-    static constexpr int NCOLS = 4;
+/* Terms of sums of g, by a rule of gradients. `self` is indexed like the sums; it may be NONE, and
+ * so may `other`. sums() sets the last fields: axes of the sums; axes over which they sum, of which
+ * the innermost has these steps in g and `other`. */
+struct Sums : Terms {
+    static constexpr bool MIXED = true;
     struct Column {
-        Offsets at;
+        int64_t g, other;
         float self;
     };
     Gradient rule;
     Values g, other, self;
-    Sum to;
-    Axes column, row; /* sums() sets this and the fields below */
-    int64_t columns, rows;
-    bool along;
+    gckpti_iter column, plane;
+    int64_t step[2];
 
-    __device__ Column column_of(int64_t, int64_t c) const
+    __device__ Column column_of(int64_t c, int64_t p) const
     {
-        return { column.at(c), value_at(self, c) };
+        const Places at = places_of(column, c), first = places_of(plane, p);
+        return { at.at[1] + first.at[1], at.at[2] + first.at[2], value_at(self, c) };
     }
-    __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
+    bool is_bf16(void) const { return g.bf16; }
+    template <bool BF16> __device__ void read(const Column &c, int64_t r, float *term) const
     {
-        const Offsets more = row.at(r);
-        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self,
-             1);
+        const float x = value_as<BF16>(g, c.g + r * step[0]);
+        rule(term, x, value_at(other, c.other + r * step[1]), c.self, 1); /* *term was +0 */
     }
 };
 
-/* For many columns: each thread adds up one column, 8 loads at a time. */
-__global__ void sums_by_thread_kernel(const __grid_constant__ Sums s)
+/* Sums g, tensor 1 of the iterator, to tensor 0; `other` is tensor 2. */
+void sums(const gckpt_call *call, const gckpti_iter &it, Sums s, const Sum &to)
 {
-    for (EACH(c, s.columns)) {
-        const auto cols = s.column_of(0, c);
-        float comp, sum = sum_begin(s.to, c, false, &comp);
-        for (int64_t r = 0; r < s.rows; r += 8) {
-            float x[8] = {};
-            for (int k = 0; k < 8; k++)
-                if (r + k < s.rows)
-                    s(cols, r + k, &x[k]);
-            for (int k = 0; k < 8 && r + k < s.rows; k++)
-                add_term(s.to.comp, &sum, &comp, x[k]);
-        }
-        sum_end(s.to, c, sum, comp);
+    int64_t rows = 1;
+    s.column.n = s.plane.n = 0, s.column.tensors = s.plane.tensors = 4;
+    s.step[0] = s.step[1] = 0;
+    for (int k = 0; k < it.n; k++) {
+        const int64_t step[4] = { it.step[0][k], it.step[1][k], it.step[2][k], 0 };
+        if (!step[0] && rows == 1)
+            rows = it.size[k], s.step[0] = step[1], s.step[1] = step[2];
+        else
+            gckpti_iter_add_axis(step[0] ? &s.column : &s.plane, it.size[k], step);
     }
-}
-
-/* Sums g over `axes`: step[0] is for g, step[1] for the sum (0 if summed), step[2] for `other`. */
-void sums(const gckpt_call *call, const Axes &axes, Sums s)
-{
-    s.columns = s.rows = 1;
-    for (int k = 0; k < axes.n; k++) {
-        Axes *to = axes.step[1][k] ? &s.column : &s.row;
-        to->size[to->n] = axes.size[k];
-        to->step[0][to->n] = axes.step[0][k];
-        to->step[1][to->n++] = axes.step[2][k];
-        *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
-    }
-    s.along = s.row.n && s.row.step[0][0] == 1;
-    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        run_each<sums_by_thread_kernel>(call, s.columns, s);
-    else
-        column_sums(call, s, s.to, {}, s.rows, s.columns);
+    column_sums(call, s, to, {}, rows, count_of(s.column), count_of(s.plane));
 }

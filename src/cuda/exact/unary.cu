@@ -1,46 +1,41 @@
-/* The N attributes of an op, which its formulas read. */
-template <int N> struct Attributes {
-    float o[N + 1] = {};
-    explicit Attributes(const gckpt_call *call)
-    {
-        for (int i = 0; i < N; i++)
-            o[i] = ((const float *)call->attributes)[i];
-    }
-};
-
-/* Computes an element of y = F(x, o) as gradckpt.h does. */
-template <auto F, int N = 0> struct Unary : Attributes<N> {
-    using Attributes<N>::Attributes;
-    __device__ void operator()(float *d, float x, float, float, int) const { *d = F(x, this->o); }
+/* Computes y = F(x, o), with the op's attributes o. */
+template <auto F> struct Unary {
+    float o[2];
+    __device__ void operator()(float *d, float x, float, float, int) const { *d = F(x, o); }
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
-template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
-    using Attributes<N>::Attributes;
+template <auto DERIV, auto PUT> struct UnaryGrad {
+    float o[2];
     __device__ void operator()(float *d, float at, float g, float, int accumulate) const
     {
-        PUT(d, g, DERIV(at, this->o), accumulate, 1);
+        PUT(d, g, DERIV(at, o), accumulate, 1);
     }
 };
 
-/* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
-template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
-void unary_by(const gckpt_call *call, bool backward)
+/* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH, with n
+ * attributes, whose gradient reads what `reads` says. */
+template <auto VALUE, auto DERIV, auto PUT>
+void unary_by(const gckpt_call *call, bool backward, unsigned reads, int n)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
-    const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
+    const Values at = reads & GCKPT_IN(0) ? value_of(x) : reads ? value_out_of(call) : g;
+    const gckpti_iter it = dense(gckpti_elements(&call->shape));
+    const float *o = (const float *)call->attributes;
+    const float first = n > 0 ? o[0] : 0.0f, second = n > 1 ? o[1] : 0.0f;
     if (backward)
-        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+        map(call, it, UnaryGrad<DERIV, PUT>{ { first, second } }, grad_of(x), at, g, NONE,
+            x.accumulate);
     else
-        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
+        map(call, it, Unary<VALUE>{ { first, second } }, out_of(call), value_of(x));
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
+    void name##_by(const gckpt_call *call, bool backward)                                          \
     {                                                                                              \
-        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
-                 BF16>(call, backward);                                                            \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n>(             \
+            call, backward, reads, n);                                                             \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -54,7 +49,7 @@ void detach_by(const gckpt_call *call, bool)
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map_out<true>(call, Copy(), x, NONE);
+        map(call, dense(gckpti_elements(&call->shape)), Copy(), y, x);
 }
 
 __device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)

@@ -41,16 +41,13 @@ __device__ void upsample_gradient_at(int64_t i, const Image &s, float *dx, const
     const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
     const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
     const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
-    int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
+    const int64_t right = first_reader(s.mode, s.in[1], s.out[1], w + 1);
+    const int64_t bottom = first_reader(s.mode, s.in[0], s.out[0], h + 1);
     float d = accumulate ? dx[i] : 0.0f;
-    for (; y < s.out[0]; y++) {
+    for (int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1); y < bottom; y++) {
         const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
-        if (p.index[0] > h)
-            break;
-        for (int64_t z = left; z < s.out[1]; z++) {
+        for (int64_t z = left; z < right; z++) {
             const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
-            if (q.index[0] > w)
-                break;
             for (int k = 0; k < p.n * q.n; k++)
                 if (p.index[k / q.n] == h && q.index[k % q.n] == w)
                     d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],

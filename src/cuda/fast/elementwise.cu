@@ -9,7 +9,7 @@ void gelu_by(const gckpt_call *call, bool backward)
     if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
                  : try_fuse(call, GELU, x, NONE, out_of(call)))
         return;
-    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0, true>(call, backward);
+    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n>(call, backward, GCKPT_IN(0), 0);
 }
 
 /* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
@@ -19,7 +19,7 @@ void fused_add_by(const gckpt_call *call, bool backward)
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
     if (backward || call->in[1].shape.n < call->shape.n ||
         (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
-        add_by<true>(call, backward);
+        add_by(call, backward);
 }
 
 /* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches

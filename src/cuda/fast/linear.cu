@@ -81,7 +81,7 @@ ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg 
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     const RowTerms<true> of = { {}, { a.parts, NULL }, { b.parts, NULL }, n };
-    ::column_sums<8>(call, of, a.to, b.to, (rows + TOKENS - 1) / TOKENS, n);
+    ::column_sums(call, of, a.to, b.to, (rows + TOKENS - 1) / TOKENS, n);
 }
 
 void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int64_t rows,
