@@ -1,42 +1,30 @@
-/* Returns nonzero if b has a single term, a row of floats. */
-static inline int V(is_outer)(const gckpti_product *t)
-{
-    return t->k == 1 && t->b.stride == 1 && !gckpti_has_compressed(&t->b);
-}
-
-/* Computes row i of a block of c. */
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block,
-                                         int64_t i)
-{
-    const int64_t j0 = block->j0;
-    const int use_dots = t->b.k_stride == 1 && !V(is_outer)(t);
-    const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
-    const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
-    float *c = t->c + i * t->c_stride + j0;
-    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
-    size_t bytes = (size_t)u.n * sizeof *u.c;
-    if (!use_dots && !u.from)
-        memset(u.c, 0, bytes);
-    else if (!use_dots && u.from != u.c)
-        memcpy(u.c, u.from, bytes);
-    if (gckpti_has_compressed(&t->b)) {
-        GCKPTI_IF_COMPRESSED(
-            (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
-        return;
-    }
-    u.b = t->b.f32 + j0 * t->b.stride;
-    (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
-}
-
 /* Computes a block of one row or one term row by row, which reads and writes b and c in long runs.
  * Returns 0 for other blocks. */
 static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c_block *block)
 {
-    const int one = block->i1 - block->i0 == 1;
-    if (!V(is_outer)(t) && !(one && (t->b.k_stride == 1 || t->b.stride == 1)))
+    const int compressed = gckpti_has_compressed(&t->b);
+    const int outer = t->k == 1 && t->b.stride == 1 && !compressed; /* b is a row of floats */
+    const int use_dots = t->b.k_stride == 1 && !outer;
+    const int64_t b_row = use_dots ? t->b.stride : t->b.k_stride;
+    const int64_t j0 = block->j0, n = block->j1 - j0;
+    if (!outer && (block->i1 - block->i0 != 1 || (t->b.k_stride != 1 && t->b.stride != 1)))
         return 0;
-    for (int64_t i = block->i0; i < block->i1; i++)
-        V(product_row)(t, block, i);
+    for (int64_t i = block->i0; i < block->i1; i++) {
+        const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
+        float *c = t->c + i * t->c_stride + j0;
+        V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
+        if (!use_dots && !from)
+            memset(c, 0, (size_t)n * sizeof *c);
+        else if (!use_dots && from != c)
+            memcpy(c, from, (size_t)n * sizeof *c);
+        if (compressed) {
+            GCKPTI_IF_COMPRESSED(
+                (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
+            continue;
+        }
+        u.b = t->b.f32 + j0 * t->b.stride;
+        (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
+    }
     return 1;
 }
 
