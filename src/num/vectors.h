@@ -84,12 +84,12 @@ GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
 #if GCKPTI_X86 && GCKPTI_ISA >= 2
 GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
-    return n >= W ? V(load)(x) : GCKPTI_MASKED_LOAD(x, n);
+    return n >= W ? GCKPTI_MM(loadu_ps)(x) : GCKPTI_MASKED_LOAD(x, n);
 }
 GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= W)
-        V(store)(x, a);
+        GCKPTI_MM(storeu_ps)(x, a);
     else
         GCKPTI_MASKED_STORE(x, a, n);
 }
