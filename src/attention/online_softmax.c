@@ -70,7 +70,7 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     V(store)(factor, correction);
 }
 
-/* Copies the mask, if there is one, of queries from i0 and keys from j0 on to a tile (key,query). */
+/* Copies the mask, if any, of queries from i0 and keys from j0 on to a tile (key,query). */
 static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64_t i0, int64_t j0,
                                        float *to)
 {

@@ -13,11 +13,11 @@ GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t
 /* Returns sum(g out) of the query at `at`; rows: scratch, two rows of a head. */
 GCKPTI_FN float gckpti_attn_delta(const gckpti_attn *h, int64_t at, float *rows);
 
-/* The backward of a query head goes through tiles of m <= size queries from query i on and n <=
- * size keys from key j on; query r of a tile sees keys up to r + diagonal. q, k, v and g are rows of
- * the tile. grad: dq, dk and dv of the tile in f32, in rows of `row` floats; at first those of all
- * queries and of a tile's keys or, if heads share keys, of all keys, which stay there until the last
- * query head that reads them. NULL if not required. */
+/* A tile of the backward of a query head: m <= size queries from query i on and n <= size keys from
+ * key j on; query r of the tile sees keys up to r + diagonal. q, k, v and g are the tile's rows.
+ * grad: dq, dk and dv in f32, in rows of `row` floats, or NULL if not required; at first of all
+ * queries and of a tile's keys or, if heads share keys, of all keys, whose gradients stay there
+ * until the last query head that reads them. */
 typedef struct gckpti_attn_tile {
     const gckpti_attn *h;
     gckpti_operand q, k, v, g;

@@ -33,7 +33,7 @@ static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c
  * Loops, from the outside: blocks of b, along its columns and then down its terms (p, j; n columns,
  * k terms); rows of c, a tile's at a time (i); the panels of b's block (col). A tile keeps some
  * rows and vectors of c in registers while it adds k terms. Between blocks of terms, partial sums
- * are in c; the first block starts them at `from`. (More than 60 lines: each loop needs the variables of the loop around it.) */
+ * are in c; the first block starts them at `from`. */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
