@@ -87,8 +87,8 @@ GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, int64_
 }
 
 /* ---- dot products of words of such elements ---- */
-/* Adds the 8 terms of 4 words of `vectors` vectors of columns, a word's lowest bits first; word q of
- * vector i is words[4 * i + q]. Does nothing for floats. */
+/* Adds the 8 terms of 4 words, lowest bits first, of `vectors` vectors of columns; word q of vector
+ * i is words[4 * i + q]. Does nothing for floats. */
 GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const float *x,
                                 FLOATS *sum)
 {
