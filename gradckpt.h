@@ -120,10 +120,10 @@
  *
  * 8. Plans as data (docs/device.md)
  *    gckpt_plan_c prints a plan as C, which is compiled into firmware without graph or planner;
- *    gckpt_store_c prints weights. On the device, gckpt_plan_params or the printed NAME_bind adds
- *    the parameters to a store, and frozen weights stay in flash. Several plans may share a store,
- *    and executors an arena (gckpt_exec_desc.arena): one plan infers, another trains the last
- *    layer. Compile with -ffunction-sections -fdata-sections, link with -Wl,--gc-sections.
+ *    examples/weights.h prints weights. On the device, gckpt_plan_params or the printed NAME_bind
+ *    adds the parameters to a store, and frozen weights stay in flash. Several plans may share a
+ *    store, and executors an arena (gckpt_exec_desc.arena): one plan infers, another trains the
+ *    last layer. Compile with -ffunction-sections -fdata-sections, link with -Wl,--gc-sections.
  *
  * 9. Fine-tuning, generating (docs/finetuning.md; examples/model.h, examples/generate.h)
  *    Build the model, freeze parameters that are not trained, quantise them to save bytes, then
@@ -153,19 +153,19 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1261
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
- *     >>store     parameters and optimiser state, however they are stored                     1648
- *     >>graph     tensors, views, segments, gckpt_apply                                        606
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7813
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1217
- *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4886
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2356
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              897
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4785
- *     >>files     safetensors                                                                 1508
- *     >>export    plans and weights as C constants                                             615
+ *     >>store     parameters and optimiser state, however they are stored                     1615
+ *     >>graph     tensors, views, segments, gckpt_apply                                        594
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1195
+ *     >>tiles     fused groups, which run a tile of rows at a time                              87
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4804
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4622
+ *     >>files     safetensors                                                                 1471
+ *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2967
  */
 
@@ -184,7 +184,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      19 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      20 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -1452,18 +1452,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
  * only sets memory. A user's op is printed as the variable named as the op, which must be declared
  * before; attributes as gckpt_apply says. Firmware needs desc.kernels.plain and the seed. If the
  * plan cannot be printed, returns E_ARG and prints an #error with the reason; if the callback
- * fails, E_FILE. */
+ * fails, E_FILE. (examples/weights.h prints parameters.) */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
- * NAME_bind(gckpt_store *store)`, which adds them to an empty store in their order and storage, to
- * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external),
- * others are copied; the block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all. Optimiser state, step count and notes are not printed. Returns E_FILE and E_ARG as
- * gckpt_plan_c; also E_ARG without parameters, for several processes, and for missing values
- * (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
-GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
-                                     gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
 /* ---- the frontier: the least cost for every budget ---- */
 /* A plan of this cost fits in `bytes`; the search found no cheaper one. */
@@ -2040,13 +2031,14 @@ extern "C" {
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
     GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
     GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
-enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* graphs, plans */
+enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
@@ -2102,10 +2094,8 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 
 
-/* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
-#ifndef GCKPT_NO_TEXT
-GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-#else
+
+#ifdef GCKPT_NO_TEXT
 /* Without error texts, only the result is stored. Other arguments count as used. */
 static inline void gckpti_no_text(const char *text, ...) { (void)text; }
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
@@ -2152,11 +2142,6 @@ GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
 
 
-#ifndef GCKPT_NO_TEXT
-/* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
-GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
-                                 size_t enough);
-#endif
 
 
 
@@ -2179,7 +2164,6 @@ GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 
 
 
-/* ---- base/sort.c ---- */
 typedef int (*gckpti_less_fn)(const void *a, const void *b, const void *context);
 typedef struct {
     uint64_t key;
@@ -2220,7 +2204,6 @@ GCKPTI_INLINE void gckpti_sum_add(float *d, float *comp, float x)
     *d = s;
 }
 
-/* ---- base/threads.c ---- */
 /* How kernels run work items on several threads. */
 typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
@@ -2366,10 +2349,16 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
-GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args)
+/* Sets the object's last or sticky error, unless it has a sticky one. */
+GCKPTI_FN void gckpti_set_error(void *object, gckpt_result result, int sticky, const char *format,
+                                va_list args)
 {
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return;
+    *(sticky ? &o->sticky : &o->last) = result;
 #ifdef GCKPT_NO_TEXT
-    (void)o, (void)format, (void)args;
+    (void)format, (void)args;
 #else
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
@@ -2386,15 +2375,12 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
 }
 
 #ifndef GCKPT_NO_TEXT
+/* Sets the last error likewise. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
 {
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
     va_list args;
     va_start(args, format);
-    o->last = result;
-    gckpti_set_text(o, format, args);
+    gckpti_set_error(object, result, 0, format, args);
     va_end(args);
     return result;
 }
@@ -2507,8 +2493,7 @@ GCKPTI_COLD_END
 
 GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
+    gckpti_allocator a = { { NULL, NULL, NULL, 0 }, 0, 0, 0 };
     if (memory)
         a.desc = *memory;
     return a;
@@ -2659,6 +2644,7 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 }
 
 #ifndef GCKPT_NO_TEXT
+/* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough)
 {
@@ -2863,10 +2849,7 @@ GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    gckpt_shape s;
-    memset(&s, 0, sizeof s);
-    s.n = n;
-    s.d[0] = a, s.d[1] = b, s.d[2] = c, s.d[3] = d;
+    const gckpt_shape s = { n, { a, b, c, d } };
     return s;
 }
 
@@ -2920,29 +2903,39 @@ GCKPT_API int gckpt_threads(void)
 
 #if GCKPTI_HAS_FAST
 /* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. ---- */
+ * worker's number selects its scratch. Items are cut into one range for each worker; a thread
+ * claims items of its own range first: in the next loop it then reads what its own core has
+ * written. ---- */
+enum { GCKPTI_RANGES = 64 };
+typedef struct {
+    int64_t next, end;
+    char pad[48]; /* each range has its own cache line */
+} gckpti_item_range;
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, chunk, item_cost;
+    int64_t ranges, chunk, item_cost;
     const gckpti_runner *runner;
+    gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
-/* Claims `chunk` items at a time until none is left; `polls`: calls poll between them. */
-static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int polls)
+/* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
+ * calls poll between them. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
+                               int polls)
 {
     int64_t done = 0;
-    for (;;) {
-        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
-        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
-        if (i >= loop->n)
-            return;
-        for (; i < end; i++) {
-            loop->body(loop->context, i, worker);
-            done += polls ? loop->item_cost : 0;
-            if (done >= 1 << 18) {
-                loop->runner->poll(loop->runner->poll_context);
-                done = 0;
+    for (int64_t k = 0; k < loop->ranges; k++) {
+        gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
+        int64_t i, end;
+        while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
+            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++) {
+                loop->body(loop->context, i, worker);
+                done += polls ? loop->item_cost : 0;
+                if (done >= 1 << 18) {
+                    loop->runner->poll(loop->runner->poll_context);
+                    done = 0;
+                }
             }
         }
     }
@@ -2951,7 +2944,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int p
 /* Runs a worker on one of the program's own threads. */
 static void gckpti_run_worker(void *loop, int64_t worker)
 {
-    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, 0);
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker, 0);
 }
 #endif
 
@@ -2980,14 +2973,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_workers(gckpti_team *team, int polls)
+static void gckpti_team_run_workers(gckpti_team *team, int64_t thread, int polls)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        gckpti_claim_items(team->loop, unclaimed - 1, polls);
+        gckpti_claim_items(team->loop, unclaimed - 1, thread, polls);
         done++;
     }
     if (done)
@@ -3006,16 +2999,18 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 20 to 50 us, so that the next loop finds the thread awake, then yields,
- * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields, then
+ * sleeps, so that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
-    if (*spins < 1000) {
+    enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };
+    const int waits = *spins - SPINS - YIELDS; /* the pauses so far */
+    if (waits < -YIELDS) {
         gckpti_cpu_relax();
-    } else if (*spins < 1004) {
+    } else if (waits < 0) {
         sched_yield();
     } else {
-        const int pause = *spins < 1012 ? 20 : 100; /* microseconds */
+        const int pause = waits < SHORT ? 20 : 100; /* microseconds */
 #ifdef _WIN32
         usleep((useconds_t)pause);
 #else
@@ -3023,15 +3018,15 @@ static void gckpti_team_backoff(int *spins)
         select(0, NULL, NULL, NULL, &time);
 #endif
     }
-    *spins += *spins < 2000;
+    *spins += waits < SHORT;
 }
 
 /* Main loop of all threads except 0, until thread 0 ends the team. */
-GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
+GCKPTI_FN void gckpti_team_worker(gckpti_team *team, int thread)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_workers(team, 0);
+            gckpti_team_run_workers(team, thread, 0);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -3055,7 +3050,7 @@ static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64
     team->busy = 1;
     __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
     __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
-    gckpti_team_run_workers(team, loop->runner->poll != NULL);
+    gckpti_team_run_workers(team, 0, loop->runner->poll != NULL);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
@@ -3069,10 +3064,16 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
     if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
         const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
-        gckpti_parallel_loop loop = { item, context, items, 0, 1, capped_cost, runner };
-        loop.chunk += 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
+        gckpti_parallel_loop loop;
+        loop.body = item, loop.context = context, loop.runner = runner,
+        loop.item_cost = capped_cost;
+        loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
+        loop.ranges = workers < GCKPTI_RANGES ? workers : GCKPTI_RANGES;
+        for (int64_t r = 0; r < loop.ranges; r++)
+            loop.range[r].next = r * items / loop.ranges,
+            loop.range[r].end = (r + 1) * items / loop.ranges;
         int polls = runner->poll != NULL;
         if (workers > 1 && runner->parallel_for) {
             runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
@@ -3085,7 +3086,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         }
         polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
 #endif
-        gckpti_claim_items(&loop, 0, polls);
+        gckpti_claim_items(&loop, 0, 0, polls);
         return;
     }
 #endif
@@ -3109,7 +3110,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
         } else {
-            gckpti_team_worker(&team);
+            gckpti_team_worker(&team, omp_get_thread_num());
         }
         return;
     }
@@ -4397,7 +4398,6 @@ typedef struct {
 } gckpti_mirror;
 #endif
 
-/* ---- store/params.c ---- */
 typedef struct {
     gckpt_parameter p;         /* public part; owns p.name */
     unsigned char *new_block;  /* memory for new values while the storage changes */
@@ -4446,14 +4446,13 @@ struct gckpt_store {
 #endif
 };
 
-/* ---- store/params.c ---- */
-/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8 in older files,
- * more states (no optimiser has more than four), and the metadata key of the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
+ * four), and the metadata key of the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
-                                               "#scale",  "#state4", "#state5", "#state6",
-                                               "#state7", "#state8", "#state9", "#updates" };
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#updates" };
 
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
+enum { GCKPTI_VALUES = -1, GCKPTI_UPDATES = 10 };
 
 
 
@@ -4482,7 +4481,6 @@ static inline float *gckpti_array(const gckpti_param *q, int slot)
 
 
 
-/* ---- store/arrays.c ---- */
 
 /* Returns sum + more, at most SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
@@ -4501,13 +4499,8 @@ GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
 
 
 
-/* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
-/* Records that the copy `newest` (host or mirror) has changed values or state. */
-GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest);
 
-/* Copies the newest values and state to the host, if a mirror has them. */
-GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
 
 /* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
@@ -4543,16 +4536,10 @@ static inline int gckpti_is_random(const gckpt_init *init)
 }
 
 
-/* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
 enum { GCKPTI_HAS_NOTES = 1 };
-GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
-/* Appends a note, even if the key exists. Returns 0 without memory. */
-GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Replaces older notes by newer ones that have the same keys. */
-GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #else
 enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_notes_shrink(s, count)  ((void)0)
@@ -4650,15 +4637,10 @@ static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_store
 
 /* Returns the kind of a gckpt_storage, or NULL if this build has none. */
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
 /* Returns the bytes of n values of rows of `row` values; they end with a block. */
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
 
-/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks, and
- * returns its elements; and back: returns 0 if no rows have these bytes. */
-GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape);
-GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
 
 /* Returns how many of n values to convert at once, from element `at` on: a whole row at most. */
 static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
@@ -4670,11 +4652,7 @@ static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
 #define gckpti_values_bytes(p)                                                                     \
     ((size_t)gckpti_storage_bytes((int)(p)->storage, gckpti_last(&(p)->shape), (p)->elements))
 
-/* Sets the address of the values, in q's storage. */
-GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
 
-/* Returns the memory of the values, which the store owns. */
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 
 static inline uint16_t gckpti_half_at(const void *from, int k)
 {
@@ -4702,14 +4680,9 @@ static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed 
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-/* Returns u without the elements before `at`, the start of a row. */
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 
 
-/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
- * 0 if a float is too large. */
-GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 
 /* ---- quant/ops.c ---- */
@@ -4727,7 +4700,7 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
 #define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
 #define gckpti_unpack_shape(kind, shape)      1
-#define gckpti_values_chunk(row, at, n)       gckpti_min((n) - (at), GCKPTI_CHUNK)
+#define gckpti_values_chunk(row, at, n)       ((void)(row), gckpti_min((n) - (at), GCKPTI_CHUNK))
 #define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
 #define gckpti_set_stored(q, from)            ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
 #define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
@@ -4945,6 +4918,8 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n)
     return n / row * gckpti_blocks_bytes(kind, row) + gckpti_blocks_bytes(kind, n % row);
 }
 
+/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks, and
+ * returns its elements; and back: returns 0 if no rows have these bytes. */
 GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = &gckpti_kinds[storage];
@@ -4966,6 +4941,7 @@ GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *
 }
 
 /* ---- the memory of values in any storage ---- */
+/* Returns the memory of the values, which the store owns. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
     const void *first = gckpti_stored(&q->p);
@@ -4974,6 +4950,7 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
     return block;
 }
 
+/* Sets the address of the values, in q's storage. */
 GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values)
 {
     const int floats = q->p.storage == GCKPT_STORAGE_F32;
@@ -5142,17 +5119,13 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
     if (!*name || gckpti_same_name(name, "__metadata__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
-        return "ends like the name of optimiser state or scales";
+        return "ends like the name of optimiser state";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-GCKPTI_COLD_END
 
 /* >>notes/notes */
 #ifndef GCKPT_NO_NOTES
-
-GCKPTI_COLD_BEGIN
-
 static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
     const char *value = note.text + strlen(note.text) + 1;
@@ -5188,6 +5161,7 @@ static int gckpti_is_reserved_note(const char *key)
     return reserved;
 }
 
+/* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
     const size_t n = strlen(key) + 1, m = strlen(value) + 1;
@@ -5210,6 +5184,7 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
     return order ? order < 0 : a->index < b->index;
 }
 
+/* Replaces older notes by newer ones that have the same keys. */
 /* Sorts notes to find equal keys, since a file may have a million notes. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s)
 {
@@ -5261,9 +5236,8 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     gckpti_notes_merge(store);
     return gckpti_ok(store);
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END
 
 /* >>store/initial */
 /* Computes n initial values from index `at`: fma(uniform, U, fma(normal, N, constant)). They
@@ -5314,6 +5288,7 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
     }
 }
 
+/* Returns u without the elements before `at`, the start of a row. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
 {
     gckpti_compressed rest = *u;
@@ -5338,6 +5313,8 @@ GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n
 }
 
 /* ---- quantisation ---- */
+/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
+ * 0 if a float is too large. */
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     unsigned char *to = gckpti_values_block(q);
@@ -5385,11 +5362,13 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
+/* Records that the copy `newest` (host or mirror) has changed values or state. */
 GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest)
 {
     q->mirror.newest = q->mirror.backend ? newest : GCKPTI_BOTH;
 }
 
+/* Copies the newest values and state to the host, if a mirror has them. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 {
     if (q->mirror.newest != GCKPTI_MIRROR)
@@ -6076,7 +6055,7 @@ struct gckpt_tensor {
     gckpt_init init; /* initial values of a parameter */
     float momentum;  /* momentum of a gckpt_running */
     int running;     /* nonzero if it is a gckpt_running */
-    int index;       /* index of the parameter in the store */
+    int index;       /* of the parameter in the store; planner: last op of its fused group, or -1 */
     int segment;     /* innermost segment that has it, or -1 */
     int batch_invariant, must_save, must_recompute;
     int f32_uses;   /* parameter: number of uses that cannot read compressed values */
@@ -6109,8 +6088,6 @@ struct gckpt_graph {
      * after an error. */
     int (*check_op)(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes);
 };
-
-enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
@@ -6152,21 +6129,11 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
-/* Sets the error of a graph, unless it has one already: the first error stays. */
-static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
-                                   va_list args)
-{
-    if (!g || g->object.sticky != GCKPT_OK)
-        return;
-    gckpti_set_text(&g->object, format, args);
-    g->object.sticky = result;
-}
-
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_set_graph_error(g, result, format, args);
+    gckpti_set_error(g, result, 1, format, args);
     va_end(args);
     return NULL;
 }
@@ -6175,7 +6142,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 {
     va_list args;
     va_start(args, format);
-    gckpti_set_graph_error(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
+    gckpti_set_error(call ? call->graph : NULL, result, 1, format, args);
     va_end(args);
     return result;
 }
@@ -6185,7 +6152,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
+    if (!GCKPTI_RUNS_BUILT) { /* GCKPT_SMALL: op descriptors lack their planning functions */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs only printed plans");
         return NULL;
     }
@@ -6896,7 +6863,6 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
     gckpti_sum_add(&arg->grad[i], arg->compensation ? arg->compensation + i : NULL, x);
 }
 
-/* ---- ops/broadcast.c ---- */
 /* Walks through axes of up to four tensors at once, innermost axis first. Adjacent axes are merged
  * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
  * has axes of C and of B*T. */
@@ -6907,7 +6873,7 @@ typedef struct {
 } gckpti_iter;
 
 
-/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+/* Iterates over elements of an input (tensor 0) and the result (tensor 1) of part i of a move. */
 typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
@@ -6928,14 +6894,12 @@ typedef struct gckpti_strided {
     gckpti_iter it;
 } gckpti_strided;
 
-/* ---- ops/axis.c ---- */
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
     int relative; /* if nonzero, the call's position is added; omitted if 0; of a variable: T */
 } gckpti_slice;
 
-/* ---- ops/embed.c ---- */
 /* Returns the index of the table row that row r of the output copies. */
 GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
 {
@@ -6944,7 +6908,6 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
     return first + call->in[1].index[r];
 }
 
-/* ---- ops/norms.c ---- */
 typedef struct {
     int center;     /* if nonzero, the mean is subtracted; or the number of groups */
     int gain, bias; /* index of the input; 0 means none */
@@ -7010,7 +6973,7 @@ typedef struct gckpti_element_loss {
 
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
-    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->per_weight] : 1.0f;
+    return e->weights ? e->weights[i / e->per_weight] : 1.0f;
 }
 
 /* Data from which the loss and the gradient of a row of logits follow. */
@@ -7020,7 +6983,9 @@ typedef struct gckpti_class_row {
     float uniform, target_sum; /* target_sum: sum of the targets of all classes */
     float scale;
     int accumulate;
-    float cap; /* softcap already applied to the logits; 0 means none */
+    float cap;    /* softcap already applied to the logits; 0 means none */
+    float target; /* the target of class `at`, if it is one of the logits */
+    int64_t at;
 } gckpti_class_row;
 
 typedef struct { /* return the loss of a sample; compute its gradients */
@@ -7032,8 +6997,10 @@ typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
-    float (*exp)(float x), (*log)(float x);
+    float (*log)(float x);
+#ifndef GCKPT_NO_LINEAR_LOSS
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
+#endif
 } gckpti_class_kernels;
 
 /* Runs a loss; one of `element` and `classes` is NULL. */
@@ -7167,7 +7134,6 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
     return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
 }
 
-/* ---- axes/matmul.c ---- */
 #define GCKPTI_IF_AXES(x, otherwise) x
 #else
 #define GCKPTI_IF_AXES(x, otherwise) otherwise
@@ -7175,7 +7141,6 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
 
 /* >>attention/rotary */
 #ifndef GCKPT_NO_ATTENTION
-/* ---- attention/rotary.c ---- */
 typedef struct {
     int heads;
     float base;
@@ -7229,7 +7194,6 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
 
 /* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
 #ifndef GCKPT_NO_IMAGES
-/* ---- images/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2], dilation[2], ceil, exclude_padding; /* of gckpt_window */
 } gckpti_pool;
@@ -7268,7 +7232,6 @@ GCKPTI_INLINE gckpti_pool_taps gckpti_pool_taps_of(const gckpti_pool_state *s, i
     return taps;
 }
 
-/* ---- images/upsample.c ---- */
 typedef struct {
     int size[2]; /* of the result: rows, columns */
     int mode;
@@ -7293,7 +7256,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
     return x;
 }
 
-/* ---- images/channels.c ---- */
 typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
     const float *x, *g;
     const float *gain, *bias; /* one value per channel, as in all arrays below */
@@ -7310,7 +7272,6 @@ typedef struct {
     gckpti_channel_fn sums, out, dx;
 } gckpti_channel_kernels;
 
-/* ---- images/conv.c ---- */
 typedef struct {
     gckpt_window window;
     int transposed;
@@ -7397,7 +7358,7 @@ typedef struct gckpti_sequence {
     int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
     int fast, backward; /* fast: items of several rows multiply panels, not wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
+    const gckpt_arg *p, *wh, *bias, *initial[2]; /* initial: h0, c0; it and bias may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
     int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
     int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */
@@ -7408,7 +7369,6 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
-/* ---- recurrent/delta.c ---- */
 enum { GCKPTI_DELTA_COLUMNS = 1024 }; /* most columns of a head */
 typedef struct {
     int capacity, window; /* attributes of the caches that are read; 0 without caches */
@@ -7430,11 +7390,6 @@ typedef struct gckpti_delta_step {
 } gckpti_delta_step;
 typedef void (*gckpti_delta_fn)(const gckpti_delta_step *step);
 
-#ifndef GCKPT_NO_ATTENTION
-/* Adds the gated delta rule of desc to the graph. in: q, k and v. */
-GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in,
-                                          const gckpt_attention_desc *desc);
-#endif
 
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
@@ -7615,27 +7570,31 @@ GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 }
 
 /* ---- losses over classes: one row of n logits (ops/losses.c) ---- */
+/* Computes the gradient d of n logits x. That of class `at`, if it is one of them, is computed by
+ * itself, from the old d[at] (d may be x). */
 GCKPTI_KERNEL void V(class_gradients)(const float *x, float *d, int64_t n,
                                       const gckpti_class_row *c)
 {
     const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), scale = V(set1)(c->scale);
     const FLOATS mass = V(set1)(c->target_sum), uniform = V(set1)(c->uniform);
-    const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
+    const int here = (uint64_t)c->at < (uint64_t)n;
+    const float logit = here ? x[c->at] : 0.0f, held = here ? d[c->at] : 0.0f;
     for (int64_t j = 0; j < n; j += W) {
-        const FLOATS logit = V(load_n)(x + j, n - j);
+        const FLOATS y = V(load_n)(x + j, n - j);
         const FLOATS t =
             GCKPTI_WITH_LOSSES && c->targets ? V(load_n)(c->targets + j, n - j) : uniform;
-        FLOATS p = V(fma)(V(exp)(logit - max - log_sum), mass, -t);
-        if (c->cap > 0.0f)
-            p = p * V(softcap_deriv)(logit, inverse);
+        FLOATS p = V(fma)(V(exp)(y - max - log_sum), mass, -t);
+        if (GCKPTI_WITH_LINEAR_LOSS && c->cap > 0.0f)
+            p = p * V(softcap_deriv)(y, V(set1)(1.0f / c->cap));
         V(put_product_n)(d + j, p, scale, c->accumulate, n - j);
     }
-}
-
-/* Returns fma(w a, b, sum), but sum + w in lanes where w is 0 or NaN, whatever a and b are. */
-GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS a, FLOATS b, FLOATS sum)
-{
-    return V(if_less)(V(zero)(), V(abs)(w), V(fma)(w * a, b, sum), sum + w);
+    if (!here)
+        return;
+    float p = GCKPTI_LANE(V(exp)(V(set1)(logit) - max - log_sum), 0) - c->target;
+    if (GCKPTI_WITH_LINEAR_LOSS && c->cap > 0.0f)
+        p *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
+    d[c->at] = held;
+    gckpti_put_product(&d[c->at], p, c->scale, c->accumulate);
 }
 
 #ifndef GCKPT_NO_LOSSES
@@ -7647,7 +7606,8 @@ GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_r
         const FLOATS s = log_sum - (V(load_n)(x + j, n - j) - max);
         const FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : one;
         float *sum = lane + (uint32_t)j % 32;
-        V(store_n)(sum, V(weigh)(t, one, s, V(load_n)(sum, W)), n - j);
+        const FLOATS old = V(load_n)(sum, W), next = V(fma)(t, s, old);
+        V(store_n)(sum, V(if_less)(V(zero)(), V(abs)(t), next, old + t), n - j);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -7697,11 +7657,9 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns the weights of n <= W elements from `at` on. */
+/* Returns the weights, if there are any, of n <= W elements from `at` on. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n)
 {
-    if (!GCKPTI_WITH_LOSSES || !e->weights)
-        return V(set1)(1.0f);
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
     const int64_t first = at / e->per_weight, last = (at + n - 1) / e->per_weight;
@@ -7718,11 +7676,16 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
     float lane[32] = { 0.0f };
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
-        float *sum = lane + (uint32_t)i % 32;
-        const FLOATS x = V(load_n)(e->x + at, n), w = V(element_weights)(e, at, n);
+        const FLOATS x = V(load_n)(e->x + at, n), sum = V(load_n)(lane + (uint32_t)i % 32, W);
         FLOATS a, b;
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
-        V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
+        if (GCKPTI_WITH_LOSSES && e->weights) {
+            /* Adds weights 0 and NaN, whatever a and b are. */
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            a = V(if_less)(V(zero)(), size, w * a, w);
+            b = V(if_less)(V(zero)(), size, b, V(set1)(1.0f));
+        }
+        V(store_n)(lane + (uint32_t)i % 32, V(fma)(a, b, sum), n);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -7732,15 +7695,12 @@ GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_
     return GCKPTI_OF_KIND(V(element_loss_forward_of));
 }
 
-/* Puts w d loss_scale into the gradients of n <= W elements, but 0 where the weight w is 0. */
+/* Puts d loss_scale into the gradients of n <= W elements. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
-                                        int64_t at, int64_t n, FLOATS w, FLOATS d)
+                                        int64_t at, int64_t n, FLOATS d)
 {
-    const FLOATS scale = V(set1)(e->call->loss_scale);
-    if (!to->grad)
-        return;
-    w = V(if_less)(V(zero)(), V(abs)(w), w * d, w);
-    V(put_product_n)(to->grad + at, w, scale, to->accumulate, n);
+    if (to->grad)
+        V(put_product_n)(to->grad + at, d, V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -7748,15 +7708,18 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
 {
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
-        const FLOATS w = V(element_weights)(e, at, n);
         FLOATS x = V(zero)(), y = x, d, dy;
         if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
         dy = GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY ? -x : -d;
-        V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
+        if (GCKPTI_WITH_LOSSES && e->weights) {
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            d = V(if_less)(V(zero)(), size, w * d, w), dy = V(if_less)(V(zero)(), size, w * dy, w);
+        }
+        V(element_loss_put)(e, &e->call->in[0], at, n, d);
         if (kind != GCKPTI_LOSS_SUM)
-            V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
+            V(element_loss_put)(e, &e->call->in[1], at, n, dy);
     }
 }
 
@@ -7884,15 +7847,8 @@ GCKPTI_KERNEL float V(sum_from)(const float *x, int64_t n, float first)
     return V(reduce)(&row, n);
 }
 
-#if GCKPTI_ISA < 0
-GCKPTI_INLINE float gckpti_exp_scalar(float x) { return gckpti_exp(x); }
-GCKPTI_INLINE float gckpti_log_scalar(float x) { return gckpti_log(x); }
-#else
-/* exp of one number: a whole vector would take longer where fma is emulated in each lane. */
-static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
-static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
-#endif
+GCKPTI_KERNEL float V(log_scalar)(float x) { return GCKPTI_LANE(V(log_noinline)(V(set1)(x)), 0); }
 
 GCKPTI_KERNEL float V(dot)(const float *x, const float *y, int64_t n)
 {
@@ -7919,7 +7875,7 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
     largest = first || largest > *max ? largest : *max;
     row.mean = gckpti_shift(largest);
     if (!first)
-        factor = V(exp_scalar)(*max - row.mean);
+        factor = GCKPTI_LANE(V(exp)(V(set1)(*max - row.mean)), 0);
     added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = largest;
@@ -7927,12 +7883,11 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
 }
 
 GCKPTI_UNUSED static const gckpti_class_kernels V(class_loss_kernels) = {
-    V(online),
-    GCKPTI_IF_LOSSES(V(surprisal)),
-    GCKPTI_IF_TRAINING(V(class_gradients)),
-    V(exp_scalar),
+    V(online), GCKPTI_IF_LOSSES(V(surprisal)), GCKPTI_IF_TRAINING(V(class_gradients)),
     V(log_scalar),
+#ifndef GCKPT_NO_LINEAR_LOSS
     V(softcaps)
+#endif
 };
 
 GCKPTI_KERNEL void V(divide)(float *x, float divisor, int64_t n)
@@ -8633,7 +8588,6 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
 #ifndef GCKPT_NO_ATTENTION
 enum { GCKPTI_KEY_TILE = 64 }; /* keys per step of attention; part of the specification */
 
-/* ---- attention/ops.c ---- */
 typedef struct {
     int heads;
     int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 */
@@ -8772,21 +8726,13 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
 
 /* >>bf16/attention */
 #ifndef GCKPT_NO_ATTENTION
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
-/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
- * last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
-#else
+#ifdef GCKPT_NO_BF16
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
 #endif
 
 #ifndef GCKPT_NO_LINEAR_LOSS
-/* ---- linear_loss/ops.c ---- */
 typedef struct {
     int block_rows; /* 0, or rows per block in the lowering (linear_loss/plan.c) */
     float cap;      /* softcap of the logits; omitted if 0 */
@@ -8828,7 +8774,6 @@ static inline int gckpti_latest_rows(const gckpt_call *call)
     return 1;
 }
 
-/* ---- cache/run.c ---- */
 typedef struct {
     gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
     unsigned char *values;  /* its caches, in graph order, in memory that the backend can access */
@@ -8913,7 +8858,6 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 #define GCKPTI_KERNEL_OF(call, entry, plain) ((void)(call), (plain))
 #endif
 
-/* ---- ops/fill.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
 
 /* ---- ops/gemm.c ---- */
@@ -9036,10 +8980,6 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
 }
 
 
-/* Returns floats of workspace for a product of m rows, n columns and k terms (344 KiB at most):
- * some terms of a and of a panel of b, in bf16; if k is larger, also partial results, rows x
- * GCKPTI_NC. */
-GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
 
@@ -9296,7 +9236,6 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/losses.c ---- */
 enum {
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
@@ -9335,18 +9274,9 @@ static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
 }
-static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
-{
-    return GCKPTI_WITH_LOSSES ? loss->e.delta : 0.0f;
-}
 static inline int gckpti_loss_reads_all(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES && (loss->soft || loss->e.delta > 0.0f);
-}
-static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
-{
-    return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
-                                               : 1.0f;
 }
 static inline int gckpti_has_weights(const gckpt_call *call)
 {
@@ -9439,6 +9369,9 @@ GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
     return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
 }
 
+/* Returns floats of workspace for a product of m rows, n columns and k terms (344 KiB at most):
+ * some terms of a and of a panel of b, in bf16; if k is larger, also partial results, rows x
+ * GCKPTI_NC. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
@@ -9590,16 +9523,6 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-/* Sets all fields of t except a, b, k_period and k_offset. */
-static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, gckpti_destination c)
-{
-    t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
-    t->c_stride = n, t->workspace = call->workspace;
-    t->c = gckpti_f32(c), t->c_halves = gckpti_halves(c);
-}
-
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
 static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
@@ -9712,35 +9635,19 @@ static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
  * serves all leading indices, over all their rows in order. */
 
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
-
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
-{
-    const gckpt_shape *b = &call->in[1].shape;
-    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
-    for (int i = 0; i + 2 < b->n; i++)
-        matrices *= b->d[i];
-    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
-                       gckpti_last(&call->in[0].shape) };
-    return s;
-}
-
 /* Shape rule: inner sizes agree, and leading sizes agree unless one b serves all. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    int64_t matrices = 1;
     if (a->n < 2 || (b->n != 2 && b->n != a->n))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
-    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
+    for (int i = 0; i + 2 < b->n; i++)
         if (a->d[i] != b->d[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
                               "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
                               b->d[i]);
-    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
+    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / gckpti_axes_product(b, b->n - 2));
 }
 
 /* Computes a product in the precision of the call's plan. */
@@ -9751,51 +9658,77 @@ static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
     GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
 }
 
-/* Returns the operand b of a matmul, w of a linear op. */
-static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
+/* Matrices out = a b, with a (m,k) and b (k,n) or, if transposed, stored as (n,k). */
+typedef struct {
+    int64_t m, n, k;
+    gckpti_operand a, b, g; /* g: the gradient of out */
+    int transposed;
+    int64_t batch, period, offset; /* period, offset: k_period and k_offset of db's chains */
+    const float *initial;          /* where the chains of out start, or NULL for +0 */
+} gckpti_factors;
+
+/* Returns the product that is out (`of` is 0), da = g b' (1) or db = a' g or, if b is transposed,
+ * g' a (2), stored in c or added to it; ' is the transpose. */
+static gckpti_product gckpti_factors_product(const gckpt_call *call, const gckpti_factors *f,
+                                             int of, gckpti_destination c, int accumulate)
 {
-    gckpti_operand b = gckpti_operand_of(gckpti_arg_values(&call->in[1]), 0, 1, s->n, s->n * s->k);
-    if (*(const int *)call->attributes) /* transposed */
-        b.stride = s->k, b.k_stride = 1;
-    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &b));
-    return b;
+    int64_t m = f->m, n = f->n, k = f->k;
+    gckpti_operand a = f->a, b = f->b;
+    if (of == 1)
+        n = f->k, k = f->n, a = f->g, b = gckpti_transpose(&f->b);
+    else if (of == 2 && f->transposed)
+        m = f->n, n = f->k, k = f->m, a = gckpti_transpose(&f->g), b = gckpti_transpose(&f->a);
+    else if (of == 2)
+        m = f->k, k = f->m, a = gckpti_transpose(&f->a), b = gckpti_transpose(&f->g);
+    gckpti_product t = gckpti_product_of(m, n, k, a, b, gckpti_f32(c));
+    t.c_halves = gckpti_halves(c), t.accumulate = accumulate;
+    t.batch = f->batch, t.workspace = call->workspace;
+    t.initial = of ? NULL : f->initial;
+    if (gckpti_is_mixed(call) && of == 2)
+        t.k_period = f->period, t.k_offset = f->offset;
+    return t;
 }
 
-static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
+/* Computes product `of`, if it is required (c is set). */
+static void gckpti_run_factors(const gckpt_call *call, gckpti_product_fn run,
+                               const gckpti_factors *f, int of, gckpti_destination c,
+                               int accumulate)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, gckpti_out_of(call));
-    t.a = gckpti_operand_of(gckpti_arg_values(&call->in[0]), 0, s.k, 1, s.m * s.k);
-    t.b = gckpti_linear_b(call, &s);
-    t.initial = call->inputs == 3 ? call->in[2].data : NULL;
-    run(call, &t);
+    const gckpti_product t = gckpti_factors_product(call, f, of, c, accumulate);
+    if (gckpti_is_set(c))
+        run(call, &t);
 }
 
-/* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
+/* Returns the factors of a linear op (a is x, b is w) or a matmul. */
+static gckpti_factors gckpti_factors_of(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *in = call->in;
-    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, s.n, 1, s.m * s.n);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, gckpti_arg_gradient(&in[0]));
-    t.b = gckpti_linear_b(call, &s);
-    t.a = g, t.b = gckpti_transpose(&t.b);
-    t.accumulate = in[0].accumulate;
-    if (gckpti_is_set(gckpti_arg_gradient(&in[0])))
-        run(call, &t);
-    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, gckpti_arg_gradient(&in[1]));
-    t.a = gckpti_operand_of(gckpti_arg_values(&in[0]), 0, s.k, 1, s.m * s.k);
-    t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
-    if (*(const int *)call->attributes)
-        t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
-    t.accumulate = in[1].accumulate;
-    t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
-    if (gckpti_is_set(gckpti_arg_gradient(&in[1])))
-        run(call, &t);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int transposed = *(const int *)call->attributes;
+    const int64_t batch = gckpti_axes_product(&w->shape, w->shape.n - 2);
+    const int64_t m = gckpti_rows(&x->shape) / batch;
+    const int64_t n = gckpti_last(&call->shape), k = gckpti_last(&x->shape);
+    const gckpti_operand a = gckpti_operand_of(gckpti_arg_values(x), 0, k, 1, m * k);
+    const gckpti_operand b =
+        gckpti_operand_of(gckpti_arg_values(w), 0, transposed ? k : 1, transposed ? 1 : n, n * k);
+    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, n, 1, m * n);
+    gckpti_factors f = { m, n, k, a, b, g, transposed, batch, 0, 0, NULL };
+    if (call->inputs == 3)
+        f.initial = call->in[2].data;
+    if (gckpti_is_mixed(call))
+        f.period = w->shape.n > 2 ? m : gckpti_sample_rows(&x->shape);
+    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &f.b));
+    return f;
+}
+
+/* Computes the result of a linear op or a matmul or, backward, the gradients da and db. */
+static void gckpti_run_matmul(const gckpt_call *call, int backward, gckpti_product_fn run)
+{
+    const gckpti_factors f = gckpti_factors_of(call);
+    for (int of = backward; of <= 2 * backward; of++) {
+        const gckpt_arg *to = &call->in[of ? of - 1 : 0];
+        gckpti_run_factors(call, run, &f, of, of ? gckpti_arg_gradient(to) : gckpti_out_of(call),
+                           of && to->accumulate);
+    }
 }
 
 #if GCKPTI_HAS_FAST
@@ -9848,9 +9781,8 @@ static void gckpti_bias_backward(const gckpt_call *call)
     gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                    : gckpti_linear_output)(call, gckpti_run_product))
-GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+GCKPTI_OP_KERNELS(matmul, gckpti_run_matmul(call, backward, gckpti_run_product))
+GCKPTI_OP_KERNELS(linear, gckpti_run_matmul(call, backward, gckpti_run_product);
                   if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
@@ -10385,31 +10317,35 @@ static void gckpti_move_plane(const gckpti_strided *s)
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
     const int dense = d_step[0] == 1 && x_step[0] == 1;
-    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (dense && !s->loops->accumulate)
-            memcpy(d, x, (size_t)n * sizeof *d);
-        else if (dense && n >= GCKPTI_LONG_ROW)
-            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
-        else if (s->loops->accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step[0]] += x[j * x_step[0]];
-        else
-            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
-                d[at] = x[from];
+    const int64_t most = dense ? n : 32; /* else what a row leaves in the cache serves the next */
+    for (int64_t j = 0; j < n; j += most)
+        for (int64_t row = 0; row < s->it.size[1]; row++) {
+            float *to = d + j * d_step[0] + row * d_step[1];
+            const float *from = x + j * x_step[0] + row * x_step[1];
+            const int64_t part = gckpti_min(n - j, most);
+            if (dense && !s->loops->accumulate)
+                memcpy(to, from, (size_t)n * sizeof *to);
+            else if (dense && n >= GCKPTI_LONG_ROW)
+                GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(to, from, n);
+            else
+                for (int64_t k = 0; k < part; k++, to += d_step[0], from += x_step[0])
+                    *to = s->loops->accumulate ? *to + *from : *from;
+        }
 }
 
-/* Runs an op that moves elements from each input to the result or, backward, from the result's
- * gradient to those of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_fn *axes)
+/* Runs an op that moves elements, in n parts: part i from input i to the result or, backward, from
+ * the result's gradient to that of input i. Parts after the last input add to the first one. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int n, gckpti_move_fn *axes)
 {
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
+    for (int i = 0; i < n; i++) {
+        const int more = i >= call->inputs;
+        const gckpt_arg *x = &call->in[more ? 0 : i];
         gckpti_strided s;
         s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
         axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
-        s.loops->accumulate = backward && x->accumulate;
+        s.loops->accumulate = backward && (x->accumulate || more);
         if (s.loops->to)
             gckpti_run_strided(&s);
     }
@@ -10464,7 +10400,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           call->out);
         return;
     }
-    gckpti_run_moves(call, backward, gckpti_slice_move);
+    gckpti_run_moves(call, backward, 1, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -10537,7 +10473,7 @@ static void gckpti_permute_move(gckpti_iter *it, const gckpt_call *call, int i)
         gckpti_iter_add_axis(it, call->shape.d[k], step);
     }
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 1, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -10575,7 +10511,7 @@ static void gckpti_concat_move(gckpti_iter *it, const gckpt_call *call, int i)
         begin += call->in[k].shape.d[at];
     gckpti_block_axes(it, call, i, 1, at, begin);
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, call->inputs, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -10610,36 +10546,30 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
+/* Iterates over x and its place in y (part 0), or over the copies before (1) or after it (2). */
+static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int part)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    gckpti_block_axes(it, call, i, 1, p->axis, p->before);
-}
-/* Copies the ends of line `at` of the padded axis, or adds their gradients. */
-static void gckpti_pad_ends(const gckpt_call *call, int64_t at)
-{
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    const int64_t all = p->before + v.size + p->after, n = v.inner;
-    for (int64_t k = p->before ? 0 : v.size; k < all; k += k == p->before - 1 ? v.size + 1 : 1) {
-        const int64_t x = (at * v.size + gckpti_pad_source(p, v.size, k)) * n;
-        const int64_t y = (at * all + k) * n;
-        float *dx = call->in[0].grad;
-        if (!call->grad_out)
-            memcpy(call->out + y, call->in[0].data + x, (size_t)n * sizeof(float));
-        for (int64_t c = 0; call->grad_out && c < n; c++)
-            dx[x + c] += call->grad_out[y + c];
-    }
+    const gckpti_axis_split x = gckpti_split_at(&call->in[0].shape, p->axis);
+    const int64_t n = x.inner, all = p->before + x.size + p->after;
+    const int64_t count = part == 0 ? x.size : part == 1 ? p->before : p->after;
+    const int64_t place = part == 0 ? p->before : part == 1 ? 0 : p->before + x.size;
+    const int64_t to_next = part == 0 ? n : p->mode == GCKPT_PAD_REFLECT ? -n : 0;
+    const int64_t step[3][4] = { { 1, 1 }, { to_next, n }, { x.size * n, all * n } };
+    const gckpt_shape one = gckpt_shape1(1);
+    const gckpt_shape *const shapes[4] = { &one, &one, NULL, NULL };
+    gckpti_iter_over(it, &one, shapes);
+    gckpti_iter_add_axis(it, n, step[0]);
+    gckpti_iter_add_axis(it, count, step[1]);
+    gckpti_iter_add_axis(it, x.outer, step[2]);
+    it->offset[0] = gckpti_pad_source(p, x.size, place) * n, it->offset[1] = place * n;
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     if (!backward && p->mode == GCKPT_PAD_VALUE)
         gckpti_cpu_fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
-    gckpti_run_moves(call, backward, gckpti_pad_move);
-    if (p->mode != GCKPT_PAD_VALUE && (!backward || call->in[0].grad))
-        gckpti_for_each(call, v.outer, ((int64_t)p->before + p->after) * v.inner, gckpti_pad_ends);
+    gckpti_run_moves(call, backward, p->mode == GCKPT_PAD_VALUE ? 1 : 3, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
@@ -10768,42 +10698,77 @@ static gckpt_result gckpti_top_k_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Returns the element that precedes all others that do not precede element `last`, nor are it;
- * `last` is -1 for none. */
-static int64_t gckpti_next_largest(const float *x, const gckpti_axis_split *v, int64_t last)
+/* The results of max, argmax, top_k and top_k_indices (k of them) on an axis; out and index may be
+ * NULL. A work item is an entry of the axes before the axis; it takes some columns at a time. */
+enum { GCKPTI_MAX_COLUMNS = 32 };
+typedef struct {
+    const gckpt_call *call;
+    gckpti_axis_split v;
+    float *out;
+    int32_t *index;
+    int64_t k;
+} gckpti_max_state;
+
+/* Replaces last[c], for each of n columns, by the element that precedes all others that do not
+ * precede element last[c], nor are it; last[c] is -1 for none. */
+static void gckpti_next_largest(const gckpti_axis_split *v, const float *x, int64_t n,
+                                int32_t *last)
 {
-    const float limit = last < 0 ? 0.0f : x[last * v->inner];
-    float most = 0.0f;
-    int64_t best = -1;
+    float limit[GCKPTI_MAX_COLUMNS], most[GCKPTI_MAX_COLUMNS];
+    int32_t best[GCKPTI_MAX_COLUMNS];
+    for (int64_t c = 0; c < n; c++)
+        limit[c] = last[c] < 0 ? 0.0f : x[last[c] * v->inner + c], best[c] = -1, most[c] = 0.0f;
     for (int64_t i = 0; i < v->size; i++, x += v->inner)
-        if ((last < 0 || gckpti_precedes(limit, last, *x, i)) &&
-            (best < 0 || (most == most && !(*x <= most))))
-            best = i, most = *x;
-    return best;
+        for (int64_t c = 0; c < n; c++)
+            if ((best[c] < 0 || !(x[c] <= most[c])) && (best[c] < 0 || most[c] == most[c]) &&
+                (last[c] < 0 || gckpti_precedes(limit[c], last[c], x[c], i)))
+                best[c] = (int32_t)i, most[c] = x[c];
+    memcpy(last, best, (size_t)n * sizeof *best);
 }
 
-static void gckpti_run_max(const gckpt_call *call, float *out, void *saved, int k)
+/* Writes results j.. of n columns, whose elements are at `best` of the axis, the first at x. */
+static void gckpti_max_write(const gckpti_max_state *s, const float *x, int64_t j, int64_t n,
+                             const int32_t *best)
 {
-    const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
-    const int64_t n = !g || x->grad ? v.outer * v.inner : 0;
-    int32_t *index = (int32_t *)saved;
-    for (int64_t r = 0; r < n; r++) {
-        const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
-        int64_t best = -1, to = r / v.inner * k * v.inner + r % v.inner;
-        for (int64_t i = 0; g && !x->accumulate && i < v.size; i++)
-            x->grad[first + i * v.inner] = 0.0f;
-        for (int j = 0; j < k; j++, to += v.inner) {
-            best = g ? index[to] : gckpti_next_largest(x->data + first, &v, best);
+    for (int64_t c = 0; s->out && c < n; c++)
+        s->out[j + c] = x[best[c] * s->v.inner + c];
+    if (s->index)
+        memcpy(s->index + j, best, (size_t)n * sizeof *best);
+}
+
+static void gckpti_max_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_max_state *s = (const gckpti_max_state *)context;
+    const gckpt_arg *to = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, first = i * s->v.size * inner;
+    (void)worker;
+    if (g)
+        gckpti_zero_unless(to->grad + first, s->v.size * inner, to->accumulate);
+    for (int64_t c = 0, n; c < inner; c += n) {
+        int32_t best[GCKPTI_MAX_COLUMNS];
+        n = gckpti_min(inner - c, GCKPTI_MAX_COLUMNS);
+        for (int64_t e = 0; e < n; e++)
+            best[e] = -1;
+        for (int64_t at = i * s->k * inner + c, end = at + s->k * inner; at < end; at += inner) {
+            for (int64_t e = 0; g && e < n; e++)
+                gckpti_put(&to->grad[first + s->index[at + e] * inner + c + e], g[at + e],
+                           to->accumulate);
             if (g)
-                gckpti_put(&x->grad[first + best * v.inner], g[to], x->accumulate);
-            if (!g && out)
-                out[to] = x->data[first + best * v.inner];
-            if (!g && index)
-                index[to] = (int32_t)best;
+                continue;
+            gckpti_next_largest(&s->v, to->data + first + c, n, best);
+            gckpti_max_write(s, to->data + first + c, at, n, best);
         }
     }
+}
+
+static void gckpti_run_max(const gckpt_call *call, float *out, void *index, int k)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_max_state s = { call, gckpti_split_at(&x->shape, *(const int *)call->attributes), out,
+                           (int32_t *)index, k };
+    if (!call->grad_out || x->grad)
+        gckpt_parallel(call, s.v.outer, 4 * s.v.size * s.v.inner * k, gckpti_max_item, &s);
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved, 1))
 GCKPTI_OP_KERNELS(top_k, (void)backward;
@@ -10858,21 +10823,14 @@ typedef struct {
                               * matrices are one product, since they share b and a's are adjacent */
 } gckpti_matmul_batches;
 
-/* Returns the leading axes of a or b. */
-static gckpt_shape gckpti_matmul_leads(const gckpt_shape *x)
-{
-    gckpt_shape leads = *x;
-    leads.n -= 2;
-    return leads;
-}
-
 static gckpti_matmul_batches gckpti_matmul_batches_of(const gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape, *out = &call->shape;
-    const gckpt_shape leads[3] = { gckpti_matmul_leads(a), gckpti_matmul_leads(b),
-                                   gckpti_matmul_leads(out) };
+    gckpt_shape leads[3] = { *a, *b, *out };
     const gckpt_shape *const shapes[4] = { &leads[0], &leads[1], &leads[2], NULL };
     gckpti_matmul_batches z;
+    for (int k = 0; k < 3; k++)
+        leads[k].n -= 2;
     z.m = z.period = out->d[out->n - 2], z.n = gckpti_last(out), z.k = gckpti_last(a);
     z.elements[GCKPTI_MATMUL_A] = z.m * z.k, z.elements[GCKPTI_MATMUL_B] = z.k * z.n;
     z.elements[GCKPTI_MATMUL_OUT] = z.m * z.n;
@@ -10937,26 +10895,16 @@ static void gckpti_broadcast_matmul_run(const gckpt_call *call, int backward, gc
 {
     enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, C = GCKPTI_MATMUL_OUT };
     static const int of[4][3] = { { A, B, C }, { C, B, A }, { A, C, B }, { C, A, B } };
-    const int transposed = *(const int *)call->attributes;
-    const gckpt_arg *in = call->in;
-    for (int i = 0; i <= backward; i++) {
+    for (int i = backward; i <= 2 * backward; i++) {
+        const gckpt_arg *to = &call->in[i ? i - 1 : 0];
+        const gckpti_destination c = i ? gckpti_arg_gradient(to) : gckpti_out_of(call);
         gckpti_matmul_batches z = gckpti_matmul_batches_of(call);
-        const gckpti_operand a = gckpti_matrix(in[0].data, z.k, 1);
-        const gckpti_operand g = gckpti_matrix(call->grad_out, z.n, 1);
-        const gckpti_operand b =
-            transposed ? gckpti_matrix(in[1].data, z.k, 1) : gckpti_matrix(in[1].data, 1, z.n);
-        float *const to = backward ? in[i].grad : call->out;
-        gckpti_product t = gckpti_product_of(z.m, z.n, z.k, a, b, to);
-        if (backward && i == 0)
-            t = gckpti_product_of(z.m, z.k, z.n, g, gckpti_transpose(&b), to);
-        else if (backward && transposed)
-            t = gckpti_product_of(z.n, z.k, z.m, gckpti_transpose(&g), gckpti_transpose(&a), to);
-        else if (backward)
-            t = gckpti_product_of(z.k, z.n, z.m, gckpti_transpose(&a), gckpti_transpose(&g), to);
-        t.accumulate = backward && in[i].accumulate, t.workspace = call->workspace;
-        t.k_period = backward && i ? z.period : 0;
-        if (to)
-            gckpti_run_batches(call, &z, t, of[backward + i + (backward && i && transposed)], run);
+        gckpti_factors f = gckpti_factors_of(call);
+        f.m = z.m, f.batch = 1, f.period = z.period;
+        if (gckpti_is_set(c))
+            gckpti_run_batches(call, &z,
+                               gckpti_factors_product(call, &f, i, c, i && to->accumulate),
+                               of[i + (i == 2 && f.transposed)], run);
     }
 }
 
@@ -11184,15 +11132,16 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
-    const gckpti_compressed *compressed = gckpti_call_compressed(call);
-    float row[64];
-    for (int64_t i = 0, count; i < n; i += count) {
-        const float *from = compressed ? row : call->in[0].data + at + i;
-        count = compressed ? gckpti_min(n - i, 64) : n;
-        if (compressed)
-            gckpti_decompress(compressed, at + i, count, row);
-        gckpti_store(call, gckpti_out_of(call), r * n + i, count, from);
+    if (gckpti_call_compressed(call)) {
+        float row[64];
+        for (int64_t i = 0, count; i < n; i += count) {
+            count = gckpti_min(n - i, 64);
+            gckpti_decompress(gckpti_call_compressed(call), at + i, count, row);
+            gckpti_store(call, gckpti_out_of(call), r * n + i, count, row);
+        }
+        return;
     }
+    gckpti_store(call, gckpti_out_of(call), r * n, n, call->in[0].data + at);
 }
 
 static int64_t gckpti_take_samples(const gckpt_call *call)
@@ -11399,6 +11348,8 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
     }
 }
 
+/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
+ * last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
                                       float *scratch)
 {
@@ -11488,33 +11439,34 @@ GCKPTI_DESC(layernorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
 GCKPTI_DESC(rmsnorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
-/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
-GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                        gckpti_norm o, float epsilon)
+/* Adds a norm to the graph. in: n inputs, then gain and bias, which may be NULL; an epsilon of 0
+ * selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor **in, int n, int center,
+                                        float epsilon)
 {
     const int is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
+    gckpt_tensor *const gain = in[n], *const bias = in[n + 1];
+    gckpti_norm o = { center, gain ? n++ : 0, 0, is_default ? 0.0f : epsilon };
+    if (bias)
+        in[n] = bias, o.bias = n++;
     if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
                            "%s: epsilon %g must be positive, or 0 for 1e-5", op->name,
                            (double)epsilon);
-    o.epsilon = is_default ? 0.0f : epsilon;
     return gckpt_apply(op, in, n, &o, is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
 }
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         float epsilon)
 {
-    gckpt_tensor *const in[3] = { x, gain ? gain : bias, bias };
-    const gckpti_norm o = { 1, gain != NULL, bias ? 1 + (gain != NULL) : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), o,
-                           epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_layernorm, in, 1, 1, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
 {
-    gckpt_tensor *const in[2] = { x, gain };
-    const gckpti_norm o = { 0, gain != NULL, 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1 + (gain != NULL), o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, NULL };
+    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1, 0, epsilon);
 }
 
 /* >>attention/ops */
@@ -11601,19 +11553,14 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *lengths = &call->in[3].shape;
-    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
-        (!o->key_heads && q->d[2] != k->d[2]))
+    const int key_heads = o->key_heads ? o->key_heads : o->heads;
+    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] || o->heads < 1 ||
+        key_heads < 1 || o->heads % key_heads || q->d[2] % o->heads ||
+        k->d[2] != q->d[2] / o->heads * key_heads)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
-    if (o->heads < 1 || q->d[2] % o->heads)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
-                          q->d[2], o->heads);
-    if (o->key_heads && (o->key_heads < 1 || o->heads % o->key_heads ||
-                         k->d[2] != q->d[2] / o->heads * o->key_heads))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: key_heads %i must divide the %i heads, and k %S, v have "
-                          "key_heads * %I columns, as q %S has heads * %I",
-                          o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
+                          "attention, %i heads, key_heads %i, which must divide them: q %S must be "
+                          "(B,T,heads D), k %S and v %S (B,S,key_heads D)",
+                          o->heads, key_heads, q, k, v);
     const int has_mask = gckpti_has_mask(call);
     if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
@@ -11948,19 +11895,9 @@ static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t h
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
  * elements ---- */
 typedef struct {
-    int64_t rows, heads, tiles[2]; /* work items along the mask's axes: 1 where it is repeated */
+    gckpti_attn h;
+    int64_t n[4]; /* work items along rows, heads, tiles of queries, of keys: 1 where repeated */
 } gckpti_mask_items;
-
-static gckpti_mask_items gckpti_mask_items_of(const gckpti_attn *h)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    const int64_t *step = mask.step, tile = GCKPTI_KEY_TILE;
-    gckpti_mask_items n = { 1, 1, { 1, 1 } };
-    n.rows = step[0] ? h->call->shape.d[0] : 1, n.heads = step[1] ? h->heads : 1;
-    n.tiles[0] = step[2] ? (h->t + tile - 1) / tile : 1;
-    n.tiles[1] = step[3] ? (h->s + tile - 1) / tile : 1;
-    return n;
-}
 
 static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int64_t j0,
                              float *scratch)
@@ -11990,19 +11927,18 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
 
 static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_attn *h = (const gckpti_attn *)context;
-    const gckpti_mask_items n = gckpti_mask_items_of(h);
-    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE,
-                  at_j = item % n.tiles[1] * tile;
-    const int64_t at_i = item / n.tiles[1] % n.tiles[0] * tile,
-                  plane = item / n.tiles[1] / n.tiles[0];
+    const gckpti_mask_items *s = (const gckpti_mask_items *)context;
+    const gckpti_attn *h = &s->h;
+    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE, *n = s->n;
+    const int64_t at_j = item % n[3] * tile, at_i = item / n[3] % n[2] * tile;
+    const int64_t plane = item / n[3] / n[2];
     float *scratch = (float *)h->call->workspace;
     if (worker)
         scratch += worker * gckpti_attention_workspace(h->call, h->t, h->shared_keys, h->d, 1);
-    for (int64_t b = plane / n.heads; b < rows; b += n.rows)
-        for (int64_t k = plane % n.heads; k < h->heads; k += n.heads)
-            for (int64_t i = at_i; i < h->t; i += n.tiles[0] * tile)
-                for (int64_t j = at_j; j < h->s; j += n.tiles[1] * tile)
+    for (int64_t b = plane / n[1]; b < rows; b += n[0])
+        for (int64_t k = plane % n[1]; k < h->heads; k += n[1])
+            for (int64_t i = at_i; i < h->t; i += n[2] * tile)
+                for (int64_t j = at_j; j < h->s; j += n[3] * tile)
                     GCKPTI_KERNEL_OF(h->call, attention->mask, gckpti_mask_tile)
     (h, b * h->heads + k, i, j, scratch);
 }
@@ -12013,9 +11949,14 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
                                              GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
     gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
     f32.precision = GCKPT_FP32, f32.inputs = 3;
-    gckpti_attn h = gckpti_attn_of(&f32);
-    const gckpti_mask_items n = gckpti_mask_items_of(&h);
-    const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
+    gckpti_mask_items s = { gckpti_attn_of(&f32), { 1, 1, 1, 1 } };
+    const int64_t all[4] = { call->shape.d[0], s.h.heads, s.h.blocks,
+                             (s.h.s + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE };
+    int64_t items = 1;
+    for (int k = 0; k < 4; items *= s.n[k++])
+        if (mask.step[k])
+            s.n[k] = all[k];
     if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
@@ -12024,7 +11965,7 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
         return;
     gckpti_zero_gradients(call, 3, 4);
     gckpt_parallel(call->kernels ? call : NULL, items,
-                   2 * call->shape.d[0] * h.t * h.s * h.c / items, gckpti_mask_item, &h);
+                   2 * call->shape.d[0] * s.h.t * s.h.s * s.h.c / items, gckpti_mask_item, &s);
 }
 GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
 
@@ -12251,6 +12192,7 @@ GCKPTI_DESC_ALL(delta_state, NULL, gckpti_delta_rule_shape, gckpti_delta_rule_fl
 
 /* >>recurrent/delta_builder */
 #if !defined(GCKPT_NO_RECURRENT) && !defined(GCKPT_NO_ATTENTION)
+/* Adds the gated delta rule of desc to the graph. in: q, k and v. */
 GCKPTI_FN gckpt_tensor *gckpti_delta_rule(gckpt_tensor *const *in, const gckpt_attention_desc *desc)
 {
     gckpt_tensor *all[6] = { in[0], in[1], in[2], desc->decay, desc->beta, NULL };
@@ -12376,17 +12318,13 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->columns && x->d[2] / o->heads % 2))
+    const int64_t d = x->n == 3 && o->heads > 0 ? x->d[2] / o->heads : 0;
+    const int64_t columns = gckpti_rotary_columns(o, d);
+    if (!d || x->d[2] % o->heads || columns < 0 || columns > d || columns % 2)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: x %S must be (B,T,C), C = %i heads of even "
-                          "size",
-                          x, o->heads);
-    const int64_t d = x->d[2] / o->heads, columns = gckpti_rotary_columns(o, d);
-    if (columns < 0 || columns > d || columns % 2)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: columns is %I; it must be even and at most a head's %I (0: "
-                          "all)",
-                          columns, d);
+                          "rotary: x %S must be (B,T,C) with C = %i heads, and columns %I even and "
+                          "at most a head's %I (0: all)",
+                          x, o->heads, columns, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
@@ -12450,13 +12388,12 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    gckpti_rotary o = {
-        desc->heads, desc->base, (int)gckpti_min(desc->position, INT32_MAX), 0, 0, 0
-    };
-    o.base = desc->base == 0.0f ? 10000.0f : desc->base, o.scale = scale,
-    o.has_frequencies = f != NULL;
-    size_t bytes =
-        desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    const float base = desc->base == 0.0f ? 10000.0f : desc->base;
+    const int position = (int)gckpti_min(desc->position, INT32_MAX);
+    gckpti_rotary o = { desc->heads, base, position, 0, scale, f != NULL };
+    size_t bytes = position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    if (f || columns != d || scale < 1.0f || scale > 1.0f)
+        o.columns = (int)gckpti_min(columns < 0 ? -1 : columns, INT32_MAX), bytes = sizeof o;
     if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; it must be 0 to %i",
                            desc->position, INT32_MAX);
@@ -12465,10 +12402,6 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
                            "rotary: scale %g must be positive, and frequencies at most %i, not %I",
                            (double)scale, GCKPTI_ROTARY_MAX, f ? columns / 2 : 0);
     a.o = o;
-    if (f || columns != d || scale < 1.0f || scale > 1.0f) {
-        a.o.columns = (int)(columns < 0 ? -1 : gckpti_min(columns, INT32_MAX));
-        bytes = sizeof a.o;
-    }
     for (int64_t i = 0; f && i < columns / 2; i++) {
         if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
             return gckpti_fail(x->graph, GCKPT_E_ARG,
@@ -12505,31 +12438,18 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
  * Rows with target < 0 are ignored. saved (rows,2): max, log(sum); 0, 0 for ignored rows.
  * dx_j = put(p_j - (j == target), scale), scale = loss_scale, p_j = exp((x_j - max) - log(sum));
- * for ignored rows, +0 is stored or nothing added.
- * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
- * smoothing e: loss fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V,
- * scale), of the target put(p_j - ((1 - e) + e / V), scale). soft targets t: loss by lanes,
- * fma(t_j, s_j, lane); t_j = 0 adds nothing even if s_j is infinite; dx_j = put(fma(p_j, sum of t,
- * -t_j), scale), dt_j = put(s_j, scale). A row's weight w multiplies its loss and scale; if w = 0,
- * loss and dx are 0, whatever its logits are, and the row counts. dw = put(sum by lanes of the
- * losses that w multiplies, loss_scale). */
+ * for ignored rows, +0 is stored or nothing added. */
 /* ---- losses of elements, each a product a b of factors a and b; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
- *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
- *                         delta (|d| - delta/2)
- *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
- *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, in binary_cross_entropy -x. A sample's sum is by lanes, lane = fma(w a, b, lane); sums
- * of samples are added in double; gradients are put(w dx, loss_scale). Without weights w is 1; w =
- * 0 adds +0 and gives a gradient 0, whatever x and y are. dw = put(sum by lanes of a b over the
- * elements of this weight, loss_scale). */
-/* Fails unless a loss's input 2 (weights), if it has one, has the first axes of `all`. */
+ * dy = -dx. A sample's sum is by lanes, lane = fma(a, b, lane); sums of samples are added in
+ * double; gradients are put(dx, loss_scale). Weights and other losses: ops/weighted.c. */
+/* Fails unless the weights of a loss have the first axes of `all`. */
 static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
-    int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
-    for (int i = 0; call->inputs == 3 && fits && i < w->n; i++)
+    int fits = w->n >= 1 && w->n <= all->n;
+    for (int i = 0; fits && i < w->n; i++)
         fits = w->d[i] == all->d[i];
     return fits ? GCKPT_OK
                 : gckpt_fail(call, GCKPT_E_SHAPE,
@@ -12568,7 +12488,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     const float nll = log_sum - (logit - max);
     if (gckpti_loss_reads_all(loss)) {
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
-        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
+        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f, 0.0f, -1 };
         const float *x = gckpti_f32(loss->x) + (loss->begin + r) * loss->n,
                     smoothing = loss->e.delta;
         const float sum = loss->classes->surprisal(x, loss->v, &c);
@@ -12634,24 +12554,6 @@ static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, fl
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* Computes the gradient d of n logits x. If the target class is element `at` of them, its gradient
- * is computed separately, from the old d[at] (d may be x). */
-static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
-                                  const float *x, float *d, int64_t n, int64_t at)
-{
-    int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
-    float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    loss->classes->gradient(x, d, n, c);
-    if (!here)
-        return;
-    d[at] = held;
-    float deriv = loss->classes->exp((logit - c->max) - c->log_sum) -
-                  ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
-    if (c->cap > 0.0f)
-        deriv *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
-    gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
-}
-
 /* Computes row r's gradient: n classes at once or, if logits or gradient are narrow, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
@@ -12659,10 +12561,13 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
     const int narrow = gckpti_halves(loss->x) || gckpti_halves(loss->d);
     const int64_t most = narrow ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
-    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
-    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)], gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
-    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
-    c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
+    const float *saved = loss->saved + 2 * r;
+    float w = 1.0f, wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)],
+          gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
+    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap, 0.0f, -1 };
+    c.uniform = loss->e.delta / (float)loss->v, c.target = c.uniform + (1.0f - loss->e.delta);
+    if (gckpti_has_weights(loss->call))
+        w = gckpti_element_weight(&loss->e, loss->row + r);
     c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
@@ -12677,11 +12582,11 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     for (int64_t j = 0, n; j < loss->n && gckpti_is_set(loss->d); j += n) {
         n = gckpti_min(loss->n - j, most);
         float *d = gckpti_open(loss->call, loss->d, begin + j, n, loss->accumulate, gradient);
+        c.at = gckpti_loss_soft(loss) ? -1 : target - loss->first - j;
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_read(loss->call, loss->x, begin + j, n, wide), d,
-                                  n, target - loss->first - j);
+            loss->classes->gradient(gckpti_read(loss->call, loss->x, begin + j, n, wide), d, n, &c);
         gckpti_close(loss->call, loss->d, begin + j, n, d);
     }
 }
@@ -12730,9 +12635,13 @@ GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t r
 GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
     const gckpt_call *call = loss->call;
-    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++)
+    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++) {
+        float value = loss->value[r];
+        if (gckpti_has_weights(call) && loss->e.kind == GCKPTI_LOSS_CLASSES)
+            value = gckpti_weighted(gckpti_element_weight(&loss->e, loss->row + r), value);
         if (gckpti_loss_target(loss, r) >= 0)
-            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(loss, r), loss->value[r]);
+            *call->loss_sum += (double)value;
+    }
     if (call->loss_count)
         *call->loss_count +=
             loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
@@ -12804,19 +12713,19 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
     call->saved_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
     call->elements_per_count = soft ? gckpti_last(x) : 0;
-    return gckpti_weights_fit(call, name, &rows);
+    if (gckpti_has_weights(call))
+        return gckpti_weights_fit(call, name, &rows);
+    return GCKPT_OK;
 }
 
 GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
-    const float *delta = (const float *)call->attributes;
     if (call->inputs > 1 && !gckpti_same_shape(x, y))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
-    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
-        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
-                          (double)*delta);
-    return gckpti_weights_fit(call, name, x);
+    if (gckpti_has_weights(call))
+        return gckpti_weights_fit(call, name, x);
+    return GCKPT_OK;
 }
 
 static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
@@ -12842,7 +12751,13 @@ GCKPTI_BUILDER_0(sum_loss)
 
 /* >>ops/weighted */
 #ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: formulas in ops/losses.c ---- */
+/* ---- cross_entropy_with, soft_cross_entropy: cross_entropy with s_j = log(sum) - (x_j - max) ----
+ * smoothing e: loss fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V,
+ * scale), of the target put(p_j - ((1 - e) + e / V), scale). soft targets t: loss by lanes,
+ * fma(t_j, s_j, lane); t_j = 0 adds nothing even if s_j is infinite; dx_j = put(fma(p_j, sum of t,
+ * -t_j), scale), dt_j = put(s_j, scale). A row's weight w multiplies its loss and scale; if w = 0,
+ * loss and dx are 0, whatever its logits are, and the row counts. dw = put(sum by lanes of the
+ * losses that w multiplies, loss_scale). */
 static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
     float smoothing = *(const float *)call->attributes;
@@ -12876,7 +12791,14 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy: formulas in ops/losses.c ---- */
+/* ---- mean_squared_error_with; other losses of elements, as in ops/losses.c ----
+ *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
+ *                         delta (|d| - delta/2)
+ *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
+ *                                                                dx = 1 / (1 + exp(-x)) - y
+ * In binary_cross_entropy, dy = -x. With weights, lane = fma(w a, b, lane), and gradients are put(w
+ * dx, loss_scale); w = 0 adds +0 and gives a gradient 0, whatever x and y are. dw = put(sum by
+ * lanes of a b over the elements of this weight, loss_scale). */
 GCKPTI_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED, gckpti_flops_3,
                     GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(GCKPT_IN(2)), GCKPTI_READS_XY(0));
 GCKPTI_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER, gckpti_flops_8, GCKPTI_READS_XY(GCKPT_IN(2)),
@@ -12887,6 +12809,9 @@ GCKPTI_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY, gckpti_flops_20,
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)
 {
+    if (prediction && !(delta > 0.0f && delta <= FLT_MAX))
+        return gckpti_fail(prediction->graph, GCKPT_E_ARG,
+                           "huber: delta %g must be above 0, and finite", (double)delta);
     return gckpti_apply_to(&gckpti_op_huber, prediction, target, weights, &delta, sizeof delta);
 }
 
@@ -13023,15 +12948,6 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     loss->classes->cap(gckpti_f32(loss->d) + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
-                        int64_t n, int64_t k, float *c, int accumulate)
-{
-    gckpti_set_product(call, t, 1, m, n, k, gckpti_f32_destination(c));
-    t->accumulate = accumulate;
-    run(call, t);
-}
-
 /* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. Narrow dx is
  * in the workspace, since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
@@ -13039,6 +12955,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     const gckpt_call *call = loss->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = loss->row * c;
+    const int64_t sample = gckpti_sample_rows(&x->shape);
     const int block_rows = gckpti_linear_loss_block(call), has_logits = backward && block_rows;
     float *workspace = (float *)call->workspace, *dw = backward ? w->grad : NULL;
     const gckpti_destination to = backward ? gckpti_arg_gradient(x) : gckpti_f32_destination(NULL);
@@ -13047,33 +12964,30 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         loss->n = gckpti_min(v - loss->first, layout->chunk);
         float *logits = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
         loss->d = gckpti_f32_destination(logits), loss->x = gckpti_source_of(loss->d);
+        const gckpti_operand a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
+        const gckpti_operand b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
         const gckpti_operand d = gckpti_matrix(logits, loss->n, 1);
+        gckpti_factors f = {
+            loss->rows, loss->n, c, a, b, d, 1, 1, sample, loss->row % sample, NULL
+        };
         gckpti_compressed rows;
-        gckpti_product t;
-        t.k_period = t.k_offset = 0;
-        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
-        t.b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
         if (gckpti_call_compressed(call)) {
             rows = gckpti_compressed_from(gckpti_call_compressed(call), loss->first * c);
-            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &t.b));
+            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &f.b));
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, logits, 0);
+            gckpti_run_factors(call, gckpti_run_product, &f, 0, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, loss);
-        t.a = d, t.b = gckpti_transpose(&t.b);
-        if (dx)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
-                        x->accumulate || loss->first > 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
-        t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
+        gckpti_run_factors(call, gckpti_run_product, &f, 1, gckpti_f32_destination(dx),
+                           x->accumulate || loss->first > 0);
         if (dw)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
-                        dw + loss->first * c, w->accumulate || loss->row > 0);
+            gckpti_run_factors(call, gckpti_run_product, &f, 2,
+                               gckpti_f32_destination(dw + loss->first * c),
+                               w->accumulate || loss->row > 0);
     }
     gckpti_close(call, to, at, loss->rows * c, dx);
 }
@@ -13218,17 +13132,14 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int in
                               "- 1)",
                               name, o->size[i], o->stride[i], o->padding[i], o->dilation[i]);
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    for (int i = 0; i < 2; i++) {
-        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i))
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i) ||
+            (o->padding[i] && s.in[i] < o->dilation[i]))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions, the window needs %I (padding %i)", name,
-                              x, s.in[i], gckpti_pool_extent(o, i), o->padding[i]);
-        if (o->padding[i] && s.in[i] < o->dilation[i])
-            return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions: with padding, the dilation must not be "
-                              "above that (it is %i)",
-                              name, x, s.in[i], o->dilation[i]);
-    }
+                              "%s: x %S has %I positions, the window needs %I (padding %i); with "
+                              "padding, the dilation must not be above that (it is %i)",
+                              name, x, s.in[i], gckpti_pool_extent(o, i), o->padding[i],
+                              o->dilation[i]);
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)
@@ -13407,7 +13318,10 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
  * (N - 1))), or rows * variance if N = 1, rounded after each operation, to the sums of its running
  * statistics; in inference, batchnorm takes mean and variance from these statistics. */
 
-/* A work item is some whole groups: of one image in the forward, of all images in the backward. */
+/* A work item is some whole groups: of one image in the forward, of all images in the backward.
+ * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a thread
+ * then writes the pixels that it also has in the ops before and after, and finds them in its cache.
+ */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
@@ -13415,6 +13329,7 @@ typedef struct {
     float n, epsilon;     /* n: values per group and image */
     int64_t width, items; /* channels of a work item; work items per image */
     int has_stats;        /* nonzero if mean and variance are inputs (batchnorm in inference) */
+    int64_t each;         /* pixels of an item of the second loop, or 0 if there is only one loop */
 } gckpti_channel_state;
 
 /* Shape rule: all inputs after x are (C). */
@@ -13477,14 +13392,15 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
     }
 }
 
-/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace. */
+/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace, or
+ * in the first part if there is a second loop. */
 static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s, int64_t b,
                                                   int64_t worker)
 {
     const gckpt_call *call = s->call;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->pixels * n;
-    float *scratch = (float *)call->workspace + 4 * worker * n;
+    float *scratch = (float *)call->workspace + (s->each ? 0 : 4 * worker * n);
     gckpti_channel_pass p;
     memset(&p, 0, sizeof p);
     p.pixels = s->pixels, p.channels = n;
@@ -13524,10 +13440,24 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         }
     }
     gckpti_channels_broadcast(s, mean, variance, first, end);
-    if (s->call->out) {
+    if (s->call->out && !s->each) {
         p.to = s->call->out + b * s->pixels * s->channels;
         s->kernels->out(&p, first, end);
     }
+}
+
+/* The second loop: writes y or dx of `each` pixels. */
+static void gckpti_channels_pixels(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_state *s = (const gckpti_channel_state *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const int64_t at = i * s->each * s->channels;
+    gckpti_channel_pass p = gckpti_channel_pass_of(s, 0, worker);
+    p.pixels = gckpti_min(s->each, s->pixels - i * s->each), p.x += at;
+    p.to = (p.g ? x->grad : s->call->out) + at, p.accumulate = x->accumulate;
+    if (p.g)
+        p.g += at;
+    (p.g ? s->kernels->dx : s->kernels->out)(&p, 0, s->channels);
 }
 
 /* Adds the sums of channels first..end-1 to the gradient of input i, if i is not 0. */
@@ -13565,6 +13495,8 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
             continue;
         gckpti_channels_average(s, p.s, p.gain, first, end);
         gckpti_channels_average(s, p.t, p.gain, first, end);
+        if (s->each)
+            continue;
         p.to = x->grad + b * s->pixels * s->channels, p.accumulate = x->accumulate;
         s->kernels->dx(&p, first, end);
     }
@@ -13606,9 +13538,14 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
         gckpti_zero_gradients(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_add_stats(&s);
-    const int64_t items = backward ? s.items : images * s.items;
-    gckpt_parallel(call, items, 4 * gckpti_elements(x) / items,
+    const int64_t items = backward ? s.items : images * s.items, cost = 4 * gckpti_elements(x);
+    if (!groups && s.items > 1)
+        s.each = (s.pixels + 4 * call->threads - 1) / (4 * call->threads);
+    gckpt_parallel(call, items, cost / items,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
+    if (s.each && (backward ? call->in[0].grad : call->out))
+        gckpt_parallel(call, (s.pixels + s.each - 1) / s.each, s.each * n, gckpti_channels_pixels,
+                       &s);
 }
 
 GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))
@@ -13627,10 +13564,8 @@ GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias, float epsilon)
 {
-    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    const int all = 1 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { groups ? groups : INT32_MIN, gain != NULL, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_groupnorm, in, all, o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_groupnorm, in, 1, groups ? groups : INT32_MIN, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -13656,10 +13591,8 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance, float epsilon)
 {
-    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
-    const int all = 3 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { 0, gain ? 3 : 0, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_batchnorm, in, all, o, epsilon);
+    gckpt_tensor *in[5] = { x, mean, variance, gain, bias };
+    return gckpti_norm_new(&gckpti_op_batchnorm, in, 3, 0, epsilon);
 }
 
 /* >>images/conv */
@@ -13718,6 +13651,11 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_window *w = &a->window;
+    if (w->size[0] || w->size[1] || w->ceil || w->exclude_padding)
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "%s: size, ceil and exclude_padding of a window are a pool's: leave them "
+                          "0 (w has the size)",
+                          op);
     for (int i = 0; i < 2; i++) {
         if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -13725,14 +13663,6 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
                               "none may be negative (0 means the default)",
                               op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
                               w->dilation[0], w->dilation[1], w->groups);
-        if (w->size[i])
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: window size %i x %i: leave it 0, since w has the size", op,
-                              w->size[0], w->size[1]);
-        if (w->ceil || w->exclude_padding)
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: ceil and exclude_padding of a window are a pool's: leave them 0",
-                              op);
         int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
         if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -13799,19 +13729,14 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     gckpt_result result = gckpti_conv_window(call, op);
     if (result != GCKPT_OK)
         return result;
-    if (x->n != 4 || w->n != 4)
+    if (x->n != 4 || w->n != 4 || x->d[3] % groups || w->d[3] % groups ||
+        w->d[2 + a->transposed] != (a->transposed ? x->d[3] : x->d[3] / groups))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
-                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
-                          op, x, w);
-    if (x->d[3] % groups || w->d[3] % groups)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
-                          groups, x->d[3], x, w->d[3], w);
-    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
-                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
+                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I), "
+                                          "with %I groups, which divide I and O"
+                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O), "
+                                          "with %I groups, which divide I and O",
+                          op, x, w, groups);
     call->shape = *x;
     call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
     if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))
@@ -14070,8 +13995,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     s.state = o->gates == 4 ? 2 * s.units : s.units;
     s.p = in, s.wh = in + 1;
     s.bias = o->bias ? in + o->bias : NULL;
-    s.h0 = o->state ? in + o->state : NULL;
-    s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
+    for (int c = 0; o->state && c * s.units < s.state; c++)
+        s.initial[c] = in + o->state + c;
     s.lengths = o->lengths ? in[o->lengths].index : NULL;
     s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
     s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
@@ -14236,12 +14161,10 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
     float *a = state + s->item_rows * s->state, *saved = (float *)s->call->saved;
     gckpti_zero_unless(state, m * s->state, 0);
-    for (int64_t r = 0; s->h0 && r < m; r++) {
-        memcpy(state + r * s->state, s->h0->data + (first + r) * n, (size_t)n * sizeof(float));
-        if (s->c0)
-            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n,
+    for (int64_t r = 0; r < m; r++)
+        for (int c = 0; c < 2 && s->initial[c]; c++)
+            memcpy(state + r * s->state + c * n, s->initial[c]->data + (first + r) * n,
                    (size_t)n * sizeof(float));
-    }
     for (int64_t k = 0; k < longest * (1 + s->before); k++) {
         const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
         gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
@@ -14271,7 +14194,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 /* Returns h (if c is 0) or c (if c is 1) of row b before step t; zeros from its length on. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
-    const gckpt_arg *initial = c ? s->c0 : s->h0;
+    const gckpt_arg *initial = s->initial[c];
     if (t >= gckpti_sequence_length(s, b))
         return s->zero;
     if (t)
@@ -14332,7 +14255,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
-            const gckpt_arg *initial = c ? s->c0 : s->h0;
+            const gckpt_arg *initial = s->initial[c];
             for (int64_t j = 0; initial && initial->grad && j < n; j++)
                 gckpti_put(&initial->grad[(first + r) * n + j], d[c * n + j], initial->accumulate);
         }
@@ -14651,7 +14574,6 @@ typedef struct {
 
 #ifndef GCKPT_NO_BF16
 #if GCKPTI_HAS_FAST
-GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #if GCKPTI_AMX
 GCKPTI_FN int gckpti_cpu_has_amx(void);
 #ifndef GCKPTI_CPU_HAS_AMX /* tests define it */
@@ -14674,7 +14596,6 @@ GCKPTI_FN int gckpti_cpu_has_amx(void);
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
 #if GCKPTI_HAS_FAST
-/* ---- cpu/products.c ---- */
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
@@ -14810,7 +14731,8 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
  * thread, so that a thread that loses its core delays others little; 1 if a is a row or c is small.
- * If b is transposed, columns are split first. The rows of a of a block fit into L2. */
+ * If b is transposed, columns are split first. The rows of a of a block fit into L2. A block has 64
+ * rows or more, or 16 of long chains (gradients of weights). */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
@@ -14819,6 +14741,7 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     if (t->m == 1) /* b in long runs */
         narrow = t->k > t->n ? 128 : 512;
     int small = t->m * t->n * t->k < 65536;
+    const int64_t low = t->k < 4 * HIGH ? 4 * GCKPTI_STRIP : GCKPTI_STRIP;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
     int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
@@ -14826,7 +14749,7 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
         if (count < items && s->cols > narrow &&
             (t->b.stride != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_ceil_to((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
+        else if (s->rows > low)
             s->rows = gckpti_ceil_to((s->rows + 1) / 2, GCKPTI_STRIP);
     s->col_blocks = (t->n + s->cols - 1) / s->cols;
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
@@ -15624,8 +15547,9 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
     gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_item, &t);
 }
 
-/* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
- * a function or a value. In a build without devices it is gckpti_cpu_NAME, whatever b is. */
+/* Devices: backends that a user passes in desc.backend. gckpti_backend(e) is the executor's, which
+ * has all functions set. GCKPTI_OF(b, name) is a field of backend b, a function or a value. In a
+ * build without devices it is gckpti_cpu_NAME, whatever b is. */
 static inline const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -15634,6 +15558,7 @@ static inline const char *gckpti_cpu_finish(void *context)
 
 #ifndef GCKPT_NO_DEVICES
 #define GCKPTI_OF(b, name) (b)->name
+#define gckpti_backend(e)  ((const gckpt_backend *)&(e)->devices.backend)
 
 typedef struct {
     gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
@@ -15643,54 +15568,30 @@ typedef struct {
 } gckpti_device_state;
 
 
-/* ---- devices/choose.c ---- */
-/* Refuses a desc.backend for which the plan was not made. */
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
-GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
-/* Allocate the backend's block; free it, if there is one. */
-GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
 
-/* Copies a parameter's newest values and state to where this executor reads them. An error is set
- * in e if `in_step` is nonzero, else in its store. */
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
-/* ---- devices/host.c ---- */
-/* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until another call, a kernel on the host or a copy to slower memory uses that memory. */
-GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
-
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
 
 #define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
+#define gckpti_backend(e)          ((void)(e), (const gckpt_backend *)NULL)
 #define gckpti_cpu_own_memory      0
 #define gckpti_cpu_context         ((void *)0)
 #define gckpti_cpu_name            "processor"
 #define gckpti_cpu_copy_in         gckpti_cpu_copy
 #define gckpti_cpu_copy_out        gckpti_cpu_copy
 /* The CPU has none of the optional functions of a backend. */
-#define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
-#define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies     ((gckpti_wait_fn)0)
-#define gckpti_cpu_copy_async      ((gckpti_copy_fn)0)
-#define gckpti_cpu_host_get        ((gckpti_get_fn)0)
-#define gckpti_cpu_host_release    ((gckpti_release_fn)0)
-typedef void *(*gckpti_queue_fn)(void *, int);
-typedef void (*gckpti_wait_fn)(void *, int);
-typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
-typedef void *(*gckpti_get_fn)(void *, size_t);
-typedef void (*gckpti_release_fn)(void *, void *, size_t);
+#define gckpti_cpu_use_comm_queue  ((void *(*)(void *, int))0)
+#define gckpti_cpu_wait_comm_queue ((void (*)(void *, int))0)
+#define gckpti_cpu_wait_copies     ((void (*)(void *, int))0)
+#define gckpti_cpu_copy_async      ((void (*)(void *, void *, const void *, size_t, int))0)
+#define gckpti_cpu_host_get        ((void *(*)(void *, size_t))0)
+#define gckpti_cpu_host_release    ((void (*)(void *, void *, size_t))0)
 
-#define gckpti_check_backend(e)                      GCKPT_OK
 #define gckpti_use_backend(e)                        GCKPT_OK
 #define gckpti_take_device_kernels(e, node, kernels) ((void)(node))
 #define gckpti_alloc_backend(e)                      GCKPT_E_MEMORY
-#define gckpti_free_backend(e)                       ((void)0)
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)
@@ -15763,7 +15664,6 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
     return range->need < step->height ? range->need : step->height;
 }
 
-/* ---- tiles/op.c ---- */
 #ifndef GCKPT_NO_TILES
 #define gckpti_is_fused_op(op) ((op) == &gckpti_op_fused)
 #else
@@ -15890,7 +15790,6 @@ typedef struct {
 typedef struct {
     gckpt_cost cost;
     size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
-    uint64_t hash;                 /* hash of the graph as it was built, up to this node */
 } gckpti_node_info;
 
 typedef struct {
@@ -15975,8 +15874,7 @@ typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
-    int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
-    gckpt_cost built_cost; /* of the op as it was built, if another one runs */
+    int64_t sample_size; /* elements of input 0 that count as one, or 1 */
 } gckpti_plan_term;
 
 typedef struct {
@@ -15991,7 +15889,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; of that and the ops that run */       \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
@@ -16047,7 +15945,6 @@ struct gckpt_plan {
     void *block; /* the plan itself; NULL means constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
-    double recompute;
     GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
 };
 #undef GCKPTI_NUMBER
@@ -16224,9 +16121,8 @@ typedef struct gckpti_planner {
     /* The model. */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
-    const gckpt_cost *built_cost, *built_model_cost; /* as built, or NULL in variant 0 */
-    int *body, body_count; /* ids of the body's tensors in creation order, read or not */
+    gckpt_cost *cost, *model_cost;      /* model_cost: without desc.costs */
+    const gckpt_cost *built_model_cost; /* of the ops as built; NULL in variant 0 */
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
     int recompute_count;                /* nodes with must_recompute */
@@ -16247,7 +16143,7 @@ typedef struct gckpti_planner {
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
-    int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
+    int has_fused;              /* some group is fused */
     int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
@@ -16264,6 +16160,8 @@ typedef struct gckpti_planner {
 /* ---- plan/tensors.c ---- */
 
 
+/* Returns the bytes of t's value in the arena. */
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
@@ -16271,7 +16169,6 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* ---- plan/model.c ---- */
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
@@ -16281,7 +16178,6 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 
 
 
-/* ---- plan/schedule.c ---- */
 /* Returns the node of an entry. */
 static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
 {
@@ -16345,19 +16241,18 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 
 
 
-/* ---- plan/encode.c ---- */
 
 
+#endif /* GCKPT_SMALL */
 
 /* Declarations of features. */
 
 /* >>dist/plan */
-#endif
 
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank);
+GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
 /* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
@@ -16373,22 +16268,15 @@ static inline int gckpti_local_vranks(const gckpt_plan *p)
 /* Returns how many rows, or micro-batches, a virtual rank has in a step of `rows` rows. */
 static inline int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
-    return gckpti_vrank_first_row(p, rows, vrank + 1) - gckpti_vrank_first_row(p, rows, vrank);
+    return gckpti_vrank_begin(p, rows, vrank + 1) - gckpti_vrank_begin(p, rows, vrank);
 }
 static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
     return (gckpti_vrank_rows(p, rows, vrank) + p->rows - 1) / p->rows;
 }
 
-/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
- * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
-GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows);
 
-/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
-GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p);
 
-/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
-GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u);
 
 /* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
 static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
@@ -16426,11 +16314,19 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
     return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
-/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
- * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
-GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
+/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
+static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    if (!gckpti_is_gathered(p, t))
+        return 0;
+    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+    return gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                (int64_t)(gckpti_value_bytes(p, t) - shard));
+}
+
 #else
 #define gckpti_is_gathered(p, t)          0
+#define gckpti_gather_transfer(p, t)      0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 #endif
 #endif /* GCKPT_SMALL */
@@ -16551,17 +16447,9 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 }
 #endif
 
-/* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
-/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
- * parts that a later reload copies back live at the forward after which they are offloaded, or at
- * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
-GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x);
 
 
-/* ---- offload/plan.c ---- */
-/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
-GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u);
 #else
 #define gckpti_scan_copies(p, s, entry, x) 0
 #define gckpti_price_copy(p, ins, u)       ((void)0)
@@ -16570,18 +16458,11 @@ GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gck
 /* >>devices/plan */
 /* ---- what planning asks a backend; NULL is the processor (devices/plan.c) ---- */
 #ifndef GCKPT_NO_DEVICES
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
 
-/* Returns the name of a backend, or "the processor" for NULL. */
-GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
 
 /* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
 
-/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
-GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
-                                            gckpt_call *call);
 #else
 #define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
 #define gckpti_backend_name(b)            "the processor"
@@ -16593,19 +16474,16 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 
 /* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
-/* ---- plan/tensors.c ---- */
 #if GCKPTI_HAS_STAGED
 #define gckpti_is_staged(p, t) gckpti_must_stage(p, t)
 #else
 #define gckpti_is_staged(p, t) ((void)(p), 0)
 #endif
 
-/* ---- plan/model.c ---- */
 enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
-/* ---- plan/place.c ---- */
 /* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_PLACE_ORDERS };
 
 /* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {
@@ -16637,13 +16515,11 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
-/* ---- plan/lowered.c ---- */
 /* An instruction whose operands are being listed. */
 typedef struct {
     int x, position; /* its index; the position of its entry in the schedule, or -1 without one */
 } gckpti_ins_at;
 
-/* ---- plan/encode.c ---- */
 /* A plan that is being written. Its arrays are in p->temp and, unlike the plan, not const. */
 typedef struct {
     gckpt_plan plan;
@@ -16662,7 +16538,6 @@ typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may refuse */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
-    GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
     GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
     GCKPTI_PASS_ORDER,        /* nodes have their edges, and backwards have no order yet */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
@@ -16675,7 +16550,6 @@ typedef enum {
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
-    GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
 } gckpti_plan_stage;
 
@@ -16900,7 +16774,7 @@ GCKPTI_FN int gckpti_tree_depth(int vranks)
     return n;
 }
 
-GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank)
+GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
     const int64_t batch = p->mode == GCKPT_INFERENCE ? rows : p->batch, n = p->virtual_ranks;
     return gckpti_min(batch / n * vrank + (batch % n * vrank + n - 1) / n, rows);
@@ -16911,8 +16785,8 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
     int64_t begin = 0, end = rows > 0 ? rows : 0;
     if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
         const int64_t n = p->virtual_ranks / p->ranks;
-        begin = gckpti_vrank_first_row(p, end, rank * n);
-        end = gckpti_vrank_first_row(p, end, (rank + 1) * n);
+        begin = gckpti_vrank_begin(p, end, rank * n);
+        end = gckpti_vrank_begin(p, end, (rank + 1) * n);
     }
     if (first)
         *first = begin;
@@ -16922,6 +16796,7 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- what planning asks a backend; NULL is the processor ---- */
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
 GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
 {
     const char *name = backend ? backend->name : NULL;
@@ -16931,6 +16806,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
     return 2 + (int)(hash & 0x3fffffff);
 }
 
+/* Returns the name of a backend, or "the processor" for NULL. */
 GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b)
 {
     return b ? b->name : "the processor";
@@ -16941,6 +16817,7 @@ GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op)
     return b && b->find_fast && (!op || b->find_fast(b->context, op, GCKPT_FORWARD));
 }
 
+/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
 GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
                                             gckpt_call *call)
 {
@@ -17003,7 +16880,6 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 }
 
 /* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
-/* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return (size_t)gckpti_elements(&t->shape) *
@@ -17049,6 +16925,25 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
     for (; a >> 31 || b >> 31; a /= 2)
         b = b / 2 + (b < 2);
     return x / b * a + x % b * a / b;
+}
+
+/* Returns the cost of an op, of which the model's cost is `model`, that replaces n ops of the graph
+ * as built: `model` or, if desc.costs gives costs, these ops' costs, times (the op's cost by the
+ * model / these ops' costs by the model). */
+GCKPTI_FN gckpt_cost gckpti_replacement_cost(const gckpti_planner *p, gckpt_cost model,
+                                             const int *id, int n)
+{
+    const gckpt_cost *given = p->desc->costs.by_id, *built = p->built_model_cost;
+    uint64_t sum = 0, before = 0;
+    if (!given)
+        return model;
+    for (int i = 0; i < n; i++) {
+        sum = gckpti_add_cost(sum, gckpti_add_cost(given[id[i]].forward, given[id[i]].backward));
+        before += built[id[i]].forward + built[id[i]].backward;
+    }
+    const gckpt_cost scaled = { gckpti_mul_div(sum, model.forward, before),
+                                gckpti_mul_div(sum, model.backward, before) };
+    return scaled;
 }
 #endif
 
@@ -17318,24 +17213,19 @@ GCKPTI_FN gckpt_result gckpti_order_backwards(gckpti_planner *p)
 }
 
 /* ---- the order of late forwards ---- */
-/* Finds p->late, the body's forwards, each as late as possible: before the first backward that
- * needs it (p->needed_by), and right before its first reader if that is more than APART nodes away.
- * So the values of one loss are dead before the next loss is computed. Side effects keep their
- * order, as do losses that updates wait for. */
+/* Finds p->late, the body's forwards, each right before the first backward that needs it
+ * (p->needed_by). So the values of one loss are dead before the next loss is computed. Side effects
+ * keep their order, as do losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* a first reader more than this many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *reader = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* its successor */
     for (int u = 0; u < p->nodes && !p->failed; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
-        reader[u] = before[u] = u;
         p->needed_by[u] = INT32_MAX;
     }
     for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
@@ -17350,16 +17240,10 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))
             p->needed_by[u] = 0;
-        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
-        for (int k = q->in; k < q->in + q->inputs; k++) {
-            int v = p->edges[k];
-            gckpti_set_min(&p->needed_by[v], p->needed_by[u]);
-            before[v] = before[v] == v ? before[u] : before[v];
-            gckpti_set_min(&before[v], before[u]);
-            reader[v] = u;
-        }
+        for (int k = q->in; k < q->in + q->inputs; k++)
+            gckpti_set_min(&p->needed_by[p->edges[k]], p->needed_by[u]);
         key[u].value = u;
-        key[u].key = (uint64_t)p->needed_by[u] << 32 | (uint64_t)before[u];
+        key[u].key = (uint64_t)p->needed_by[u];
     }
     if (p->failed)
         return;
@@ -17566,8 +17450,8 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
  * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
  * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999), until that
- * no longer helps; then the same from two other orders. Buffers that are live all the time are
- * placed first and take no part.
+ * no longer helps; then the same from the order of lifetimes. Buffers that are live all the time
+ * are placed first and take no part.
  *
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
@@ -17703,9 +17587,7 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
         const gckpt_buffer *b = s->placements[s->keys[i].value].buffer;
         uint64_t lifetime = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / lifetime ? UINT64_MAX : size * lifetime;
-        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA       ? area
-                                       : order == GCKPTI_BY_LIFETIME ? lifetime
-                                                                     : size);
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA ? area : lifetime);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* spread widely, so that halved values differ */
@@ -18085,9 +17967,8 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
 /* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or r->range (id 2 * steps). */
 static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
 {
-    gckpt_buffer *b = &r->buffers[r->buffer_count];
-    memset(b, 0, sizeof *b);
-    b->id = id, b->size = size, b->start = start, b->end = end;
+    const gckpt_buffer b = { start, end, 0, size, id, GCKPT_BUFFER_WORKSPACE };
+    r->buffers[r->buffer_count] = b;
     r->buffer_count += size > 0;
 }
 
@@ -18150,11 +18031,9 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
     return gckpti_fused_add_buffers(r);
 }
 
-GCKPTI_COLD_END
 
 /* >>tiles/fuse */
 
-GCKPTI_COLD_BEGIN
 
 /* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
@@ -18162,7 +18041,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
-    uint64_t given = 0, unfused = 0, flops = 0;
+    uint64_t unfused = 0, flops = 0;
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
@@ -18181,10 +18060,8 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         call.shape = inner.shape;
         flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
-        given =
-            gckpti_add_cost(given, p->desc->costs.by_id ? p->desc->costs.by_id[id[i]].forward : 0);
         inner.attributes = r->op[id[i]].attributes;
-        p->fused_into[id[i]] = t->id;
+        inner.index = t->id;
         p->tensors[id[i]] =
             (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
     }
@@ -18213,10 +18090,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
-    if (!p->desc->costs.by_id)
-        p->cost[t->id] = p->model_cost[t->id];
-    else if (p->built_model_cost)
-        p->cost[t->id].forward = gckpti_mul_div(given, p->model_cost[t->id].forward, unfused);
+    p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
     p->has_fused = 1;
 }
 
@@ -18293,9 +18167,7 @@ static void gckpti_fuse_ops(gckpti_planner *p)
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
     int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
-    p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
-        memset(p->fused_into, 0xff, n * sizeof *p->fused_into);
         r->p = p, r->op = op;
         gckpti_find_row_ops(r);
     }
@@ -18350,7 +18222,6 @@ static int gckpti_model_memory(gckpti_planner *p)
     p->workspace_backward = (size_t *)gckpti_scratch_alloc(s, n, sizeof(size_t));
     p->cost = (gckpt_cost *)gckpti_scratch_alloc(s, n, sizeof *p->cost);
     p->model_cost = (gckpt_cost *)gckpti_scratch_alloc(s, n, sizeof *p->model_cost);
-    p->body = (int *)gckpti_scratch_alloc(s, nodes, sizeof(int));
     p->node = (gckpti_node *)gckpti_scratch_alloc(s, nodes, sizeof *p->node);
     p->node_of = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     p->backward = (int *)gckpti_scratch_alloc(s, nodes, sizeof(int));
@@ -18591,10 +18462,8 @@ static void gckpti_add_staged_inputs(gckpti_planner *p, const gckpt_tensor *t, i
         const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
         const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
         p->cost[id] = p->desc->costs.by_id ? p->desc->costs.by_id[id] : copy;
-        (void)gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
+        p->cost[id].forward = gckpti_add_cost(p->cost[id].forward, gckpti_gather_transfer(p, q));
         gckpti_add_node(p, q, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = id;
     }
 }
 
@@ -18604,14 +18473,11 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP || t->batch_invariant != prologue)
+        if (t->kind != GCKPTI_OP || t->batch_invariant != prologue || !needed[i])
             continue;
-        if (GCKPTI_HAS_STAGED && needed[i])
+        if (GCKPTI_HAS_STAGED)
             gckpti_add_staged_inputs(p, t, prologue);
-        if (needed[i])
-            gckpti_add_node(p, t, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = i;
+        gckpti_add_node(p, t, prologue);
     }
 }
 
@@ -18739,34 +18605,19 @@ static void gckpti_take_lowering(gckpti_planner *p)
         gckpti_find_active(p);
 }
 
-/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
- * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
-static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
-                     *lowered = &p->model_cost[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
-    if (replaced != t->in[0]->base) {
-        before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(
-            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
-    }
-    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
-                     gckpti_mul_div(cost, lowered->backward, before) };
-    return c;
-}
-
 GCKPTI_PASSES(linear_loss)
 {
-    const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
     (void)arg;
     if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
         gckpti_take_lowering(p);
-    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && priced; i++)
-        if (p->tensors[i] != p->g->tensors[i])
-            p->cost[i] = gckpti_lowering_cost(p, p->tensors[i]);
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && p->has_lowering; i++) {
+        const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
+        if (t == built)
+            continue;
+        const int replaced[2] = { i, built->in[0]->base->id };
+        const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
+        p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
+    }
     return GCKPT_OK;
 }
 
@@ -18777,6 +18628,9 @@ GCKPTI_COLD_END
 #ifndef GCKPT_NO_OFFLOAD
 
 /* ---- offloads and reloads in a scan of a schedule from its end ---- */
+/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
+ * parts that a later reload copies back live at the forward after which they are offloaded, or at
+ * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
 GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
 {
     const int u = gckpti_entry_node(p, entry), reload = gckpti_is_copy_back(p, entry);
@@ -19107,22 +18961,11 @@ GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
     return (int)d->length - 1;
 }
 
-/* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
-static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
-{
-    for (int k = 0; k < t->inputs; k++) {
-        const int id = t->in[k]->base->id;
-        if (!gckpti_is_updated(p, id) || last[id] != x)
-            continue;
-        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
-        last[id] = -1;
-    }
-}
-
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
-    int early = !p->inference && p->desc->update_in_backward;
+    const int early = !p->inference && p->desc->update_in_backward;
+    const int epilogue = d->sched.length - (p->backwards - p->body_backwards);
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
         const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
@@ -19130,25 +18973,29 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             last[t->in[k]->base->id] = x;
     }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
-    for (int x = 0; x < d->sched.length && !p->failed; x++) {
-        int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+    for (int x = 0; x <= d->sched.length && !p->failed; x++) {
         if (x == p->prologue) /* each of its nodes runs once, and its result is read */
             d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
-        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+        if (x == epilogue)
             d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
+        if (x == d->sched.length)
+            break;
+        const int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
         d->entry_ins[x] = gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
         (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
-        if (early)
-            gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
+        for (int k = 0; k < t->inputs && early; k++) {
+            const int id = t->in[k]->base->id;
+            if (last[id] == x && gckpti_is_updated(p, id)) {
+                gckpti_add_instruction(d, GCKPT_UPDATE, id);
+                last[id] = -1;
+            }
+        }
     }
-    if (d->sched.length == p->prologue)
-        d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
-    if (p->body_backwards == p->backwards)
-        d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
@@ -19324,13 +19171,11 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* ---- live bytes ---- */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
-{
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_REDUCTION          ? GCKPT_BYTES_REDUCTION
-                                                     : GCKPT_BYTES_ACTIVATIONS;
-}
+/* The gckpt_plan_kind_bytes to which each gckpt_buffer_kind belongs. */
+static const unsigned char gckpti_bytes_kinds[] = {
+    GCKPT_BYTES_ACTIVATIONS, GCKPT_BYTES_ACTIVATIONS, GCKPT_BYTES_ACTIVATIONS,
+    GCKPT_BYTES_GRADIENTS,   GCKPT_BYTES_WORKSPACE,   GCKPT_BYTES_REDUCTION
+};
 
 /* Sums the live bytes at each instruction with a difference array, exactly in size_t and, to detect
  * overflow, in double; finds the peak and its bytes by kind. */
@@ -19364,7 +19209,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         if (b->start <= peak && peak <= b->end)
-            d->kind_bytes[gckpti_bytes_kind(b->kind)] += b->size;
+            d->kind_bytes[gckpti_bytes_kinds[b->kind]] += b->size;
     }
     if (d->peak < SIZE_MAX)
         return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);
@@ -19466,27 +19311,22 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
-GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+/* Returns whether each rank has only its shard of the gradient of t, a trained parameter. */
+static int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    if (!gckpti_is_gathered(p, t))
-        return 0;
-    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-    return gckpti_transfer_cost(p->desc->ranks.link_cost,
-                                (int64_t)(gckpti_value_bytes(p, t) - shard));
+    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
 }
 
 /* Refuses fetches of gradients of which each rank has only its shard. */
 static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetch.count; i++) {
-        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
-        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_sharded(gckpti_update_shard(p, t->base)))
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
+        if (fetch->gradient && gckpti_has_sharded_gradient(p, fetch->tensor->base))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has only its shard of the gradient of "
                                 "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
+                                i, fetch->tensor);
     }
     return GCKPT_OK;
 }
@@ -19545,8 +19385,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
     int use = p->first_use[id];
     while (use >= 0 && gckpti_is_in_body(p, use))
         use = p->target[use].next;
-    return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
+    return use < 0 && gckpti_has_sharded_gradient(p, p->tensors[id]);
 }
 
 /* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
@@ -19666,11 +19505,6 @@ GCKPTI_PASSES(dist)
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_STAGED: {
-        uint64_t *cost = &p->cost[*(const int *)arg].forward;
-        *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
-        break;
-    }
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
         gckpti_encode_dist(p, &e->plan);
@@ -19690,6 +19524,8 @@ GCKPTI_PASSES(dist)
 }
 
 /* ---- rows of steps, as planned ---- */
+/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
+ * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
 GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
 {
     int64_t least = 0;
@@ -19700,6 +19536,7 @@ GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
     return least;
 }
 
+/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
 GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
 {
     const int64_t rows = (p->batch + p->virtual_ranks - 1) / p->virtual_ranks;
@@ -19708,6 +19545,7 @@ GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
     return (uint64_t)((rows > p->rows ? rows : p->rows) * gckpti_local_vranks(p));
 }
 
+/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
 GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
 {
     const uint64_t vranks = (uint64_t)gckpti_local_vranks(p), rows = (uint64_t)p->rows;
@@ -19734,25 +19572,22 @@ static void gckpti_start_offload(gckpti_planner *p)
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 
-/* Assigns offsets in slower memory to offloaded parts, node by node, and sets the hidden cost. */
+/* Assigns offsets in slower memory to offloaded parts, and sets the hidden cost. */
 static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
 {
     const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
     d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    for (int x = 0; x < d->sched.length; x++)
-        for (int part = 0; part < 2; part++)
-            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
-                d->sched.copied_parts[x] >> part & 1;
-    for (size_t k = 0; k < parts; k++) {
-        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
-        if (!d->host_offset[k]) {
-            d->host_offset[k] = GCKPTI_NO_OFFSET;
+    memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
+    for (int k = 0; k < 2 * d->sched.length; k++) { /* k % 2: value or saved */
+        const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        size_t *offset = &d->host_offset[2 * u + k % 2];
+        if (!(d->sched.copied_parts[x] >> k % 2 & 1) || *offset != GCKPTI_NO_OFFSET)
             continue;
-        }
-        d->host_offset[k] = gckpti_round_up(d->host_bytes, p->alignment);
-        d->host_bytes = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        *offset = gckpti_round_up(d->host_bytes, p->alignment);
+        d->host_bytes = *offset + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
         d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
     }
     if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)
@@ -19790,6 +19625,7 @@ static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
     }
 }
 
+/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
 GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u)
 {
     if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_RELOAD)
@@ -19848,15 +19684,14 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 
 static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 {
-    for (int i = begin; i < end; i++)
-        if (p->node_of[p->body[i]] >= 0)
-            gckpti_emit(p, p->node_of[p->body[i]]);
+    for (int u = begin; u < end; u++)
+        gckpti_emit(p, u);
 }
 
 /* Builds the schedule that runs each forward once, in the order of creation, then the backwards. */
 GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p)
 {
-    gckpti_emit_forwards(p, 0, p->body_count);
+    gckpti_emit_forwards(p, p->prologue, p->nodes);
     for (int r = 0; r < p->body_backwards; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
@@ -19891,16 +19726,16 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 
 enum { GCKPTI_OUTSIDE = -2 };
 
-/* Returns the segment directly inside `segment` (inside the body, if -1) that has p->body[index]
- * (or, of a staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment`
- * does not have it either. group is gckpti_build_segments's, <= 0. */
-static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
+/* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
+ * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
+ * have it either. group is gckpti_build_segments's, <= 0. */
+static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
 {
     const gckpti_segment *all = p->g->segments;
     int child = -1, s;
-    while (p->tensors[p->body[index]]->kind == GCKPTI_PARAM)
-        index++;
-    for (s = p->tensors[p->body[index]]->segment; s >= 0 && (group < 0 || s != segment);
+    while (p->tensors[p->node[u].id]->kind == GCKPTI_PARAM)
+        u++;
+    for (s = p->tensors[p->node[u].id]->segment; s >= 0 && (group < 0 || s != segment);
          s = all[s].parent)
         child = s;
     if (group == 0)
@@ -19915,22 +19750,22 @@ static int gckpti_child_segment(const gckpti_planner *p, int group, int segment,
  * n nodes (gckpti_build_late). */
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 {
-    int segment = -1, high = p->body_count; /* the last emitted forwards end before `high` */
+    int segment = -1, high = p->nodes; /* the last emitted forwards end before `high` */
     if (group > 0) {
         gckpti_build_late(p, group);
         return;
     }
-    gckpti_emit_forwards(p, 0, p->body_count);
-    for (int last = p->body_count - 1; last >= 0;) {
+    gckpti_emit_forwards(p, p->prologue, p->nodes);
+    for (int last = p->nodes - 1; last >= p->prologue;) {
         int child = gckpti_child_segment(p, group, segment, last), low = last;
         if (child == GCKPTI_OUTSIDE) {
             segment = group < 0 ? -1 : p->g->segments[segment].parent;
         } else if (child < 0) {
-            int u = p->node_of[p->body[last--]];
-            if (u >= 0 && p->node[u].backward_index >= 0)
-                gckpti_emit(p, ~u);
+            if (p->node[last].backward_index >= 0)
+                gckpti_emit(p, ~last);
+            last--;
         } else {
-            while (low > 0 && gckpti_child_segment(p, group, segment, low - 1) == child)
+            while (low > p->prologue && gckpti_child_segment(p, group, segment, low - 1) == child)
                 low--;
             if (last + 1 != high)
                 gckpti_emit_forwards(p, low, last + 1);
@@ -19958,7 +19793,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
 static int gckpti_segment_size(const gckpti_planner *p)
 {
     int root = 1;
-    while ((root + 1) <= p->body_count / (root + 1))
+    while ((root + 1) <= (p->nodes - p->prologue) / (root + 1))
         root++;
     return p->desc->schedule.segment_size ? p->desc->schedule.segment_size : root;
 }
@@ -20007,7 +19842,8 @@ GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
  * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
 GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
 {
-    size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
+    size_t ops = (size_t)(p->nodes - p->prologue),
+           count = i < ops ? ops : (size_t)p->g->top_segments;
     size_t group = i < ops ? i + 1 : i - ops + 1;
     if (count > 512 && group > 1 &&
         (count + group - 1) / group == (count + group - 2) / (group - 1))
@@ -20164,30 +20000,28 @@ static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule 
 
 /* ---- gckpt_recompute: values that are recomputed for the backwards ---- */
 /* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
- * values that these forwards read. */
+ * values that these forwards read; inputs before users. */
 static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
 {
+    const int first = s->length;
     int count = 0, reads;
-    if (entry < 0 && p->node[~entry].reads_saved && p->state[~entry].dropped) {
-        p->state[~entry].dropped = 0;
-        p->queue[count++] = ~entry;
-    }
     for (int i = -1; i < count; i++) {
-        const int *edges = gckpti_entry_reads(p, i < 0 ? entry : p->queue[i], &reads);
-        for (int k = 0; k < reads; k++)
-            if (p->state[edges[k]].dropped) {
-                p->state[edges[k]].dropped = 0;
-                p->queue[count++] = edges[k];
-            }
-    }
-    for (int i = 1; i < count; i++) /* inputs before users */
-        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
-            int swap = p->queue[j];
-            p->queue[j] = p->queue[j - 1];
-            p->queue[j - 1] = swap;
+        const int reader = i < 0 ? entry : p->queue[i];
+        const int *edges = gckpti_entry_reads(p, reader, &reads);
+        const int saved = reader < 0 && p->node[~reader].reads_saved;
+        for (int k = 0; k < reads + saved; k++) {
+            const int u = k < reads ? edges[k] : ~reader;
+            if (p->state[u].dropped)
+                p->queue[count++] = u;
+            p->state[u].dropped = 0;
         }
-    for (int i = 0; i < count; i++)
-        s->entry[s->length++] = p->queue[i];
+    }
+    for (int i = 0; i < count; i++) {
+        int x = s->length++;
+        for (; x > first && s->entry[x - 1] > p->queue[i]; x--)
+            s->entry[x] = s->entry[x - 1];
+        s->entry[x] = p->queue[i];
+    }
 }
 
 /* From the first backward on, recomputes values of gckpt_recompute for readers, unless the schedule
@@ -20343,6 +20177,8 @@ static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result 
     return !p->failed;
 }
 
+/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
+ * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 {
     size_t most = arena;
@@ -20478,7 +20314,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         const gckpt_tensor *t = p->tensors[i];
         const gckpt_tensor *built = p->g->tensors[i];
         const gckpti_plan_node built_node = gckpti_plan_node_of(built);
-        const int fused = p->fused_into ? p->fused_into[i] : -1;
+        const int is_op = t->kind == GCKPTI_OP, group = is_op ? t->index : -1;
         gckpti_plan_node *node = &e->nodes[i];
         *node = gckpti_plan_node_of(t);
         node->attributes = (gckpti_offset)plan->word_count;
@@ -20487,7 +20323,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4); /* GCKPTI_ALIGN */
         node->shape = gckpti_add_shape(p, e, i);
         node->name = t->name ? gckpti_add_name(e, t->name) : GCKPTI_NAMELESS;
-        node->index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        node->index = is_op && p->node_of[group < 0 ? i : group] < 0 ? -1 : 0;
         if (t->kind == GCKPTI_INPUT)
             node->index = (gckpti_id)plan->inputs++;
         if (t->kind == GCKPTI_PARAM)
@@ -20500,10 +20336,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
                                t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
                                : t->kind == GCKPTI_VIEW ? NULL
                                                         : built->name);
-        e->info[i].hash = plan->hash;
-        e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
-                              ? p->built_cost[i]
-                              : p->cost[i];
+        e->info[i].cost = p->cost[i];
         e->info[i].host_value = e->info[i].host_saved = GCKPTI_NO_OFFSET;
         plan->check = gckpti_hash_plan_node(plan->check, plan, (size_t)i);
     }
@@ -20607,8 +20440,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->alignment = p->alignment;
     plan->arena = d->arena;
     plan->peak = d->peak;
-    if (p->forward_cost)
-        plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
     gckpti_set_single_process(plan);
@@ -20645,8 +20476,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted_input(t->op) && call.elements_per_count > 1
                                    ? call.elements_per_count
-                                   : 1,
-                               p->built_cost ? p->built_cost[id] : p->cost[id] };
+                                   : 1 };
         e->terms[i] = q;
     }
     for (int i = 0; i < p->desc->fetch.count; i++) {
@@ -20670,12 +20500,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
-    (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
         gckpti_encode_arrays(p, d, order, &e);
         (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        e.plan.check = gckpti_fnv_number(e.plan.check, e.plan.hash);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
     }
     p->failed = !plan;
@@ -20694,7 +20524,7 @@ GCKPTI_COLD_END
 
 GCKPTI_PASSES(cache)
 {
-    if (stage == GCKPTI_PASS_NUMBERS) {
+    if (stage == GCKPTI_PASS_ENCODED) {
         size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
         bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
                                     bytes[GCKPT_BYTES_STATE];
@@ -20885,13 +20715,12 @@ typedef struct {
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials, starts; /* starts: number of initials that levels improve, the first */
     unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* effort for the current level, in quarters of entries */
+    int64_t effort;               /* entries evaluated for the current level */
     int64_t started;              /* effort when the current attempt began */
     int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
-    int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
 
@@ -20927,13 +20756,7 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #endif /* GCKPT_SMALL */
 
 #ifndef GCKPT_NO_SEARCH
-#ifndef GCKPT_NO_OFFLOAD
-GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
-GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
-GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x);
-GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy);
-GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candidate *candidate);
-#else
+#ifdef GCKPT_NO_OFFLOAD
 /* Without slower memory no copy is possible, and there is one strategy. */
 #define gckpti_round_trip_cost(s, bytes) 0
 #define gckpti_copy_cost(s, node, bytes) UINT64_MAX
@@ -20944,7 +20767,6 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 
 /* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
 
-/* ---- search/bound.c ---- */
 /* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
  * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
  * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
@@ -20961,10 +20783,7 @@ enum {
  * its results out and back, or (0) keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 
-/* ---- search/search.c ---- */
-#define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
-#define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
-/* ---- search/stages.c ---- */
+#define GCKPTI_REMOVE INT32_MAX /* in a move: the entry at its position is removed */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
  * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
 typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
@@ -21433,13 +21252,14 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
 /* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
-    s->effort += 4 * (int64_t)schedule->length;
+    s->effort += schedule->length;
     if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Effort limit of an attempt of the local search, per node. A level has ATTEMPTS times as much. */
-enum { GCKPTI_EFFORT = 350, GCKPTI_ATTEMPTS = 12 };
+/* Most entries that an attempt of the local search evaluates, per node. A level has ATTEMPTS times
+ * as many. */
+enum { GCKPTI_EFFORT = 44, GCKPTI_ATTEMPTS = 12 };
 
 /* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
@@ -21450,17 +21270,6 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
                (used > most / 4 && left > first / 4 * 3) || (used > most / 2 && left > first / 2);
     s->incomplete = s->incomplete || ends;
     return ends;
-}
-
-/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
-GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
-{
-    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
-    if (schedule->peak <= limit)
-        return 0;
-    for (int x = 0; x < schedule->length; x++)
-        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
-    return sum;
 }
 
 /* Makes s->next the current schedule. */
@@ -21492,7 +21301,6 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
             gckpti_emit_now(s);
     }
     p->entry_count = 0;
-    s->effort += 8 * (int64_t)s->now.length;
     return 1;
 }
 
@@ -21788,7 +21596,6 @@ static void gckpti_scan_entry(gckpti_search *s, int x)
     const int *edges = gckpti_entry_reads(s->p, i, &count);
     for (int k = 0; k < count; k++)
         s->p->state[edges[k]].prev_use = x;
-    s->effort += count + 1;
     if (i < 0) {
         s->p->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->p->state[~i].prev_use;
         return;
@@ -21863,6 +21670,17 @@ static void gckpti_try_moves(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
+/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
+static int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
+{
+    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
+    if (schedule->peak <= limit)
+        return 0;
+    for (int x = 0; x < schedule->length; x++)
+        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
+    return sum;
+}
+
 /* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
  * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
  * single moves in order. Returns 0 if nothing helps. */
@@ -21898,7 +21716,6 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[s->member[h]];
         m->cost += u->cost;
-        s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k];
             gckpti_node_state *v = &p->state[q];
@@ -21996,7 +21813,6 @@ static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
         const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
         gain += part;
         s->excess[k] -= part;
-        s->effort++;
     }
     return gain;
 }
@@ -22114,7 +21930,6 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tigh
 {
     if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
         return 0;
-    s->effort += (m->to - m->start) / 16;
     for (int x = m->start + 1; x < m->to; x++)
         if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
             *tight = x;
@@ -22759,14 +22574,12 @@ static void gckpti_reduce_initials(gckpti_search *s)
     uint64_t least = UINT64_MAX;
     for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
         const gckpti_candidate *from = &s->initial[i];
-        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
-            from->overhead / 4 > p->least_cost)
+        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4)
             continue;
         least = from->overhead < least ? from->overhead : least;
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
-        s->effort = 0;
-        s->started = GCKPTI_NO_ATTEMPT;
+        s->effort = s->started = 0;
         if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
             continue;
         gckpti_remove_recomputes(s, limit);
@@ -22780,7 +22593,7 @@ static void gckpti_reduce_initials(gckpti_search *s)
 static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
+    size_t n = (size_t)(p->nodes - p->prologue), groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
     gckpti_build_store_all(p);
@@ -22847,7 +22660,6 @@ static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
         gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
     }
-    s->started = GCKPTI_NO_ATTEMPT;
 }
 
 /* Improves a level by another candidate's schedule. */
@@ -22899,8 +22711,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
             best = i;
     if (best >= 0)
         gckpti_improve_from(s, level, &s->initial[best]);
-    if (grouped && s->level[k - 1].length == 0)
-        return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
     for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
@@ -22914,6 +22724,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
         gckpti_improve_from(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
+        s->started = s->effort;
         if (gckpti_perturb(s, level->limit, i))
             gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
@@ -22923,7 +22734,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
-GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
     gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
@@ -22949,15 +22760,13 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
     const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most ||
-           (old->length && !s->minimise_bytes && cost > old->time) ||
-           (old->length && least >= (int64_t)old->arena &&
-            (s->minimise_bytes || cost == old->time));
+    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
+           (old->length && cost == old->time && least >= (int64_t)old->arena);
 }
 
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
- * equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
+ * equal time, fewer bytes than the winner. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -22967,9 +22776,8 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
-        int fewer = candidate->arena < old->arena;
-        int better =
-            s->minimise_bytes || candidate->time == old->time ? fewer : candidate->time < old->time;
+        int better = candidate->time == old->time ? candidate->arena < old->arena
+                                                  : candidate->time < old->time;
         if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
             (better || !old->length))
             s->winner = *candidate;
@@ -22995,8 +22803,8 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
 static void gckpti_consider_initials(gckpti_search *s, size_t most)
 {
     gckpti_find_initials(s);
-    for (int i = 0; i < s->initials; i++)
-        gckpti_consider(s, &s->initial[s->minimise_bytes ? i : s->initials - 1 - i], 0, most);
+    for (int i = s->initials; i-- > 0;)
+        gckpti_consider(s, &s->initial[i], 0, most);
 }
 
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
@@ -23017,7 +22825,6 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 0;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
     for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
@@ -23029,24 +22836,25 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
- * SIZE_MAX if that is not below `upper`. */
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule, or to SIZE_MAX if
+ * that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
 {
-    memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 1;
-    for (int k = s->levels; k-- > 0 && gckpti_is_ok(s) && gckpti_min_budget(s, k) < upper;) {
-        gckpti_consider_level(s, k, SIZE_MAX / 4);
-        if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
-            break;
+    gckpt_result result = GCKPT_OK;
+    *least = SIZE_MAX;
+    s->winner.length = 0;
+    for (int k = s->levels;
+         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
+    while (result == GCKPT_OK && s->winner.length > 0) {
+        *least = s->winner.arena;
+        result = gckpti_find_best(s, *least - 1);
     }
-    gckpti_consider_initials(s, SIZE_MAX / 4);
-    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+    return result;
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
+/* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
  * levels (the first is store-all). Lowers store-all (p->store_all_peak,
  * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
  * p->failed if the bytes are too many to search below. */
@@ -23057,7 +22865,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->started = GCKPTI_NO_ATTEMPT;
     s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
@@ -23130,7 +22937,6 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 
 /* Declarations shared by the files of layer planner (MANIFEST); some are in folders of features. */
 
-/* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
@@ -23175,28 +22981,33 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     return GCKPT_OK;
 }
 
-static uint64_t gckpti_step_cost(const gckpt_plan *plan)
+/* Sets the cost of recomputes and of a step. */
+static void gckpti_describe_cost(const gckpt_plan *plan, gckpt_plan_info *d)
 {
-    uint64_t body = 0, once = 0;
+    uint64_t body = 0, once = 0, forward[2] = { 0, 0 }; /* forward[1]: of recomputes */
     gckpt_usage u;
     uint64_t rows = (uint64_t)plan->rows, batch = gckpti_counted_rows(plan);
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        if (plan->ins[i].kind == GCKPT_FORWARD)
+            forward[u.recompute] = gckpti_add_cost(forward[u.recompute], u.cost);
         gckpti_price_gather(plan, i, &u);
         uint64_t *sum = u.once ? &once : &body;
         *sum = gckpti_add_cost(*sum, u.cost);
     }
+    d->recompute = forward[0] ? (double)forward[1] / (double)forward[0] : 0;
+    d->step_cost = UINT64_MAX;
     if (body / rows >= UINT64_MAX / 2 / batch)
-        return UINT64_MAX;
+        return;
     body -= plan->hidden; /* so that a short micro-batch counts in proportion */
     body = body / rows * batch + body % rows * batch / rows;
-    return gckpti_add_cost(once, body);
+    d->step_cost = gckpti_add_cost(once, body);
 }
 
 /* What gckpt_plan_describe copies: X(field of gckpt_plan_info, number of the plan). */
 #define GCKPTI_INFO_NUMBERS(X)                                                                     \
-    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(recompute, recompute) X(cost, cost)   \
-    X(hidden_cost, hidden) X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) \
-    X(batch, batch) X(mode, mode) X(hash, hash)
+    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(cost, cost) X(hidden_cost, hidden)    \
+    X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) X(batch, batch)        \
+    X(mode, mode) X(hash, hash)
 
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
@@ -23210,7 +23021,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     GCKPTI_INFO_NUMBERS(GCKPTI_COPY_NUMBER)
     d.overhead = gckpti_relative_cost(plan, plan->least_cost);
     d.gap = gckpti_relative_cost(plan, plan->proven_cost);
-    d.step_cost = gckpti_step_cost(plan);
+    gckpti_describe_cost(plan, &d);
     d.update_in_backward = plan->update_in_backward != 0;
     d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;
@@ -23465,37 +23276,12 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
-GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
+/* Checks a request and builds the model of p->variant, or none if that does not apply. The other
+ * fields of p are 0 at first. The caller always frees p. */
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d)
 {
-    gckpti_planner_reset(p);
-    gckpt_result result = gckpti_model_ops(p);
-    int trains = p->inference;
-    if (result != GCKPT_OK || !gckpti_variant_applies(p))
-        return result;
-    for (int i = 0; i < p->n; i++)
-        trains = trains || p->active[i];
-    result = gckpti_check_fetches(p);
-    if (result == GCKPT_OK && !trains)
-        result = gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: no trainable parameter leads to a loss (all frozen?) and "
-                              "no gradient is fetched; there is nothing to train");
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_model_nodes(p);
-    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
-               ? result
-               : gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: the values that are kept between steps have more bytes than "
-                              "this machine can address; use a smaller network");
-}
-
-/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
-GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                            gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d)
-{
-    memset(p, 0, sizeof *p);
     p->memory = memory;
     p->g = graph;
     p->desc = d;
@@ -23507,16 +23293,27 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->inference = d->mode == GCKPT_INFERENCE;
     p->accumulates = !p->inference && d->batch > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
-    return gckpti_check_request(graph, terms, count, d);
-}
-
-/* Checks a request and opens a planner of the graph as built. The caller always frees it. */
-GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                           gckpt_graph *graph, const gckpt_term *terms, int count,
-                                           const gckpt_plan_desc *d)
-{
-    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
-    return result == GCKPT_OK ? gckpti_build_model(p) : result;
+    gckpti_planner_reset(p);
+    gckpt_result result = gckpti_check_request(graph, terms, count, d);
+    if (result == GCKPT_OK)
+        result = gckpti_model_ops(p);
+    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+        return result;
+    int trains = p->inference;
+    for (int i = 0; i < p->n; i++)
+        trains = trains || p->active[i];
+    result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !trains)
+        result = gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is fetched; there is nothing to train");
+    if (result == GCKPT_OK)
+        result = gckpti_model_nodes(p);
+    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
+               ? result
+               : gckpti_error(p->g, GCKPT_E_MEMORY,
+                              "plan: the values that are kept between steps have more bytes than "
+                              "this machine can address; use a smaller network");
 }
 
 /* Returns the bytes that an op takes in addition to its operands, forward and backward. */
@@ -23542,14 +23339,11 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
-    gckpt_result result =
-        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
-          : GCKPT_E_MEMORY;
-    if (result == GCKPT_OK) {
+    gckpt_result result = GCKPT_E_MEMORY;
+    if (q) {
         q->variant = v;
-        q->built_cost = p->cost;
         q->built_model_cost = p->model_cost;
-        result = gckpti_build_model(q);
+        result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
     }
     int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
@@ -23634,88 +23428,68 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
 
 /* >>planner/request */
 
-/* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
- * if the resident bytes alone exceed the budget. */
-static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
+/* Plans the variants in the list from `first` on in a mode. Returns the one whose plan costs least
+ * in `arena` bytes, or NULL if none fits or *result is an error. Sets *needed to the fewest bytes
+ * of a plan that can be addressed. */
+static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mode, size_t arena,
+                                            size_t *needed, gckpt_result *result)
 {
-    size_t resident = gckpti_resident_bytes(p, NULL);
-    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
-    size_t left = budget > resident ? budget - resident : 0;
-    *fits = budget >= resident;
-    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
-}
-
-/* Returns the variant of least proven cost (opens the bounds of all variants). */
-static gckpti_planner *gckpti_most_promising(gckpti_planner *first, size_t arena)
-{
-    gckpti_planner *least = first;
-    gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p && !p->failed; p = p->next)
-        if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(least, arena))
-            least = p;
-    return least;
-}
-
-/* Returns the variant to plan after p: `promising` is first, then the others in order. */
-static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
-                                           gckpti_planner *first)
-{
-    p = p == promising ? first : p->next;
-    return p == promising ? p->next : p;
+    const int searches = mode == GCKPT_OPTIMAL;
+    gckpti_planner *best = NULL;
+    *needed = SIZE_MAX;
+    if (searches)
+        gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p; p = p->next) {
+        size_t bytes = SIZE_MAX;
+        if (searches && best && best->best.cost <= gckpti_proven_cost(p, arena))
+            continue;
+        *result = p->failed  ? GCKPT_E_MEMORY
+                  : searches ? gckpti_plan_optimal(p, arena, &bytes)
+                             : gckpti_plan_mode(p, mode);
+        if (*result != GCKPT_OK && !gckpti_is_too_large(p, *result))
+            return NULL;
+        if (*result != GCKPT_OK)
+            bytes = SIZE_MAX;
+        else if (!searches)
+            bytes = p->best.arena;
+        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : plan;
+        const int better = !best || plan->cost < least->cost ||
+                           (plan->cost == least->cost && plan->arena < least->arena);
+        gckpti_planner *worse = better && bytes <= arena ? best : p;
+        best = worse == p ? best : p;
+        if (worse && searches)
+            gckpti_planner_release(worse);
+        *needed = bytes < *needed ? bytes : *needed;
+    }
+    *result = GCKPT_OK;
+    return best;
 }
 
 /* Plans the request with the variants in the list from `first` on. If it returns NULL, *result is
  * the error, or GCKPT_OK if the budget is too small; then *least bytes would suffice. */
 static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *result, size_t *least)
 {
-    gckpt_mode mode = first->desc->mode;
-    int automatic = mode == GCKPT_AUTO, fits;
-    size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
-    gckpti_planner *best;
-    for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
-        uint64_t base_cost = UINT64_MAX; /* least cost of any variant without recomputation */
-        best = NULL;
-        needed = SIZE_MAX;
-        gckpti_planner *promising =
-            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, arena) : first;
-        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
-            *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-            if (p->failed)
-                return NULL;
-            if (mode == GCKPT_OPTIMAL) {
-                if (best && best->best.cost <= gckpti_proven_cost(p, arena))
-                    continue;
-                *result = gckpti_plan_optimal(p, arena, &bytes);
-            } else {
-                *result = gckpti_plan_mode(p, mode);
-                bytes = p->best.arena;
-            }
-            if (gckpti_is_too_large(p, *result)) /* it needs more bytes than can be addressed */
-                bytes = SIZE_MAX;
-            else if (*result != GCKPT_OK)
-                return NULL;
-            else if (p->base_cost < base_cost)
-                base_cost = p->base_cost;
-            const int better =
-                fits && bytes <= arena &&
-                (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena));
-            gckpti_planner *worse = better ? best : p;
-            best = better ? p : best;
-            if (worse && mode == GCKPT_OPTIMAL)
-                gckpti_planner_release(worse);
-            needed = bytes < needed ? bytes : needed;
-        }
-        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
-            (best && best->best.cost <= base_cost))
-            break;
+    const size_t resident = gckpti_resident_bytes(first, NULL), budget = first->desc->budget;
+    const size_t left = !budget ? SIZE_MAX : budget > resident ? budget - resident : 0;
+    const size_t arena = left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+    const int automatic = first->desc->mode == GCKPT_AUTO;
+    gckpt_mode mode = automatic ? GCKPT_STORE_ALL : first->desc->mode;
+    size_t needed;
+    gckpti_planner *best = gckpti_plan_variants(first, mode, arena, &needed, result);
+    if (*result == GCKPT_OK && automatic && GCKPTI_HAS_SEARCH && budget &&
+        !(best && best->best.cost <= first->least_cost)) {
+        mode = GCKPT_OPTIMAL;
+        best = gckpti_plan_variants(first, mode, arena, &needed, result);
     }
-    *result = !best && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
-    *least = gckpti_resident_bytes(first, NULL) + needed;
-    if (best)
-        *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
-    gckpt_plan *plan = best && *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
-    if (best && !plan && *result == GCKPT_OK)
+    best = budget && budget < resident ? NULL : best;
+    *least = resident + needed;
+    if (*result == GCKPT_OK && needed == SIZE_MAX)
+        *result = GCKPT_E_MEMORY;
+    if (!best || *result != GCKPT_OK)
+        return NULL;
+    *result = gckpti_prefetch_gathers(best, budget ? arena : best->best.arena);
+    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
+    if (!plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -23760,6 +23534,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
+    memset(&p, 0, sizeof p);
     if (desc)
         d = *desc;
     gckpti_allocator memory = gckpti_allocator_of(&d.memory);
@@ -24135,33 +23910,15 @@ static inline int gckpti_is_data_parallel(const gckpt_plan *p)
     return p->ranks > 1 && p->virtual_ranks >= p->ranks;
 }
 
-/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
- * first. A step of one rank can be abandoned at any time. */
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
 /* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
  * the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
 
-/* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
- * last one of each virtual rank may have fewer rows than the others. */
-GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
 
-/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
- * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
- * `result` is. With one rank, or if no barrier follows, returns `result`. */
-GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
-/* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
- * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. If
- * e is NULL, refuses a sharded array; NULL then is an error of s. */
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
-                                           int slot, int64_t at, float scratch[GCKPTI_CHUNK],
-                                           int64_t *n);
 
-/* Runs a status barrier of a save, unless e is NULL. */
-GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
@@ -24237,9 +23994,6 @@ typedef struct {
 
 #define gckpti_backend_copies(e) (e)->offload.by_backend
 
-/* Waits for the copies due at instruction x or before, and for all that were started earlier.
- * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
-GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
 #else
 #define gckpti_backend_copies(e)         0
 #define gckpti_wait_copies(e, x, result) (result)
@@ -24261,27 +24015,14 @@ GCKPTI_COLD_END /* begun by planner */
  *
  * The executor interprets a plan. For each instruction it fills a gckpt_call with the addresses of
  * the operands (in the arena, or where parameters, inputs and constants are) and passes it to the
- * kernel that the backend has for the op. From gckpt_step to a kernel and an update:
- *   gckpt_step          (training) gckpti_prepare_step (step) checks the request and the plan;
- *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
- *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
- *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
- *                       module may wait, or move step.pc: skip it, replay the body.
- *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
- *                       get f32 copies. The op's kernel runs, in strips if the plan
- *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_next     (advance) ends a micro-batch; the body runs again while there are rows.
- *   gckpti_run_barrier  (training) before the first update: the losses' counts are final; a step
- *                       that clips finishes all gradients.
- *   gckpti_run_update   (training) a pass over a parameter.
- *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
- * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
- * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
- * Read step and advance first. Only calls of the backend (gckpti_backend) read or write the
- * arena and the backend's copies of parameters, feeds and loss sums: the host may have no access.
+ * kernel that the backend has for the op. docs/architecture.md, "A step", names the functions from
+ * gckpt_step to a kernel and an update; read step and advance first. A feature with a state in the
+ * executor is a module (src/dist, src/fetch, ..): one function that the core calls at each
+ * gckpti_event (internal.h), listed in run/modules.h. Only calls of the backend (gckpti_backend)
+ * read or write the arena and the backend's copies of parameters, feeds and loss sums: the host may
+ * have no access.
  * ============================================================================================== */
 
-/* ---- run/open.c ---- */
 /* The states of a step. e->step.pc is the next instruction.
  *
  *            gckpt_step_begin               gckpt_step_end
@@ -24390,8 +24131,6 @@ struct gckpt_exec {
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2]; /* 1 - beta1^bias_step, 1 - beta2^bias_step */
-        uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
@@ -24437,18 +24176,6 @@ static inline void gckpti_set_state(gckpt_exec *e, int state)
     e->step.state = state;
 }
 
-/* Returns the backend, which has all functions set; NULL in a build without devices (GCKPTI_OF). */
-static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
-{
-#ifndef GCKPT_NO_DEVICES
-    return &e->devices.backend;
-#else
-    return (void)e, (const gckpt_backend *)NULL;
-#endif
-}
-
-enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
-
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
@@ -24490,7 +24217,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
     return &e->store->params[e->tables.params[i].index];
 }
 
-/* ---- run/open.c ---- */
 /* Returns 1 if a plan is a constant of the program. */
 static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
 
@@ -24498,14 +24224,7 @@ static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->bloc
 
 
 
-/* ---- run/feeds.c ---- */
 
-
-/* Declarations shared by the files of layer run, which a compiler sees in the order of MANIFEST.
- * Stubs of disabled features do nothing and return their `result` argument. */
-
-/* ---- run/memory.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
 typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
@@ -24545,7 +24264,6 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
     return GCKPTI_IS_SMALL && event >= GCKPTI_ON_FED ? GCKPT_OK : gckpti_notify_all(e, event, arg);
 }
 
-/* ---- run/open.c ---- */
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
@@ -24680,8 +24398,6 @@ GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 }
 
 /* >>run/memory */
-GCKPTI_COLD_BEGIN
-
 /* Allocates n * size aligned bytes; NULL if base is NULL. `used` stops at PTRDIFF_MAX / 2. */
 GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 {
@@ -24706,22 +24422,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
 }
-
-/* Checks that no kernel wrote after the end of the arena. */
-GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
-{
-    unsigned char canary[GCKPTI_CANARY];
-    if (!e->desc.arena)
-        gckpti_from_backend(e, canary, e->blocks.arena + e->plan->arena, sizeof canary);
-    for (size_t i = 0; !e->desc.arena && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote past the end of the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
 
 /* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
  * batch-invariant nodes to which instructions before `end` add. */
@@ -24975,183 +24675,8 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     const unsigned reads = gckpti_debug(e) & (GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON);
     gckpti_poll_pending(group, &c, reads ? 0 : GCKPTI_MAX_PENDING); /* they read the floats now */
 }
-#endif
-
-/* >>devices/choose */
-#ifndef GCKPT_NO_DEVICES
-
-GCKPTI_COLD_BEGIN
-
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = e->desc.backend;
-    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? b && gckpti_backend_id(b, 0) == p->backend_id : !b)
-        return GCKPT_OK;
-    return gckpti_error(e->store, GCKPT_E_ARG,
-                        "exec: the plan was made for %s, desc.backend is %s; plan with "
-                        "gckpt_plan_desc.backend = the one that runs it",
-                        p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
-                        b ? b->name : "NULL");
-}
-
-GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = e->desc.backend;
-    gckpt_backend *backend = &e->devices.backend; /* all zero so far */
-    const int own_memory = b && b->own_memory;
-    if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
-                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                        (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has its own memory, so all functions up to finish "
-                            "except workspace are needed",
-                            b->name);
-    if (b) {
-        *backend = *b;
-        e->update.writes_back = !b->update || b->writes_back;
-    }
-    if (!own_memory)
-        gckpti_complete_backend(backend);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
-                                          gckpti_exec_node *kernels)
-{
-    const gckpt_backend *b = e->desc.backend;
-    gckpt_kernel forward = NULL, backward = NULL;
-    if (!b)
-        return;
-    if (gckpti_runs_fast(node)) {
-        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
-        forward = b->find(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
-    }
-    if (forward || b->own_memory)
-        kernels->forward = forward;
-    if (backward || b->own_memory)
-        kernels->backward = backward;
-}
-
-/* Returns the backend's advice after an allocation failed, or "". */
-static const char *gckpti_memory_hint(const gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    return b->memory_hint ? b->memory_hint(b->context) : "";
-}
-
-GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    const size_t size = e->blocks.backend_size;
-    if (size < (size_t)PTRDIFF_MAX / 2)
-        e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
-    return e->blocks.backend ? GCKPT_OK
-                             : gckpti_error(e->store, GCKPT_E_MEMORY,
-                                            "exec: the backend has no memory for %z bytes of "
-                                            "arena, sums, feeds%s",
-                                            size, gckpti_memory_hint(e));
-}
-
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    if (e->blocks.backend)
-        b->release(b->context, e->blocks.backend, e->blocks.backend_size);
-}
-
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
-{
-    if (!gckpti_backend(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: backend %s has no memory for its copy of \"%s\"%s",
-                            in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,
-                            gckpti_memory_hint(e));
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-#endif
-
-/* >>run/backend */
-GCKPTI_COLD_BEGIN
-
-static const char *gckpti_isa_name(gckpt_isa isa)
-{
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
-    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
-}
-
-GCKPT_API int gckpt_isa_available(gckpt_isa isa)
-{
-    const void *kernels;
-    return isa == GCKPT_ISA_AUTO || gckpti_cpu_has(isa, &kernels);
-}
-
-GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
-{
-    return exec ? exec->device.isa : GCKPT_ISA_AUTO;
-}
-
-/* Takes the CPU's widest vectors, or desc.backend, completed by the CPU's plain functions. */
-GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_isa requested = e->desc.isa;
-    int isa = GCKPT_ISA_PLAIN;
-    e->update.writes_back = 1;
-    if (GCKPTI_RUNS_DEVICES && gckpti_check_backend(e) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
-        if (!gckpt_isa_available(requested))
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: this processor or build has no %s kernels; "
-                                "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
-                                gckpti_isa_name(requested));
-        const int most = gckpti_widest_isa(p);
-        if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
-            isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
-        while (!gckpti_cpu_has((gckpt_isa)isa, &e->device.kernels))
-            isa--;
-        e->update.writes_back = !e->device.kernels;
-    }
-    e->device.isa = (gckpt_isa)isa;
-    return gckpti_use_backend(e);
-}
-
-/* Returns the kernels of an op. */
-GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
-{
-    const gckpt_op *op = node->op;
-    gckpti_exec_node kernels = { op->forward, op->backward, NULL };
-    if (e->device.kernels && op->forward_fast)
-        kernels.forward = op->forward_fast;
-    if (e->device.kernels && op->backward_fast)
-        kernels.backward = op->backward_fast;
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_take_device_kernels(e, node, &kernels);
-    return kernels;
-}
-
-/* Waits until the backend has finished all its work; returns its error. */
-GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    gckpti_wait_in_flight(e, 0);
-    const char *problem = gckpti_finish(b);
-    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
-                   : GCKPT_OK;
-}
-
-GCKPTI_COLD_END
 
 /* >>dist/group */
-#ifndef GCKPT_NO_RANKS
 
 /* Returns the bytes of send_buf: for small arrays or, if the host copies floats, half a big one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
@@ -25221,6 +24746,8 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
+ * first. A step of one rank can be abandoned at any time. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
@@ -25233,6 +24760,9 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
  * (invariant 2 of dist.h). The text is in e (in the store while e is being created). */
 
+/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
+ * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
+ * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
@@ -25330,6 +24860,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
     return gckpti_agree(e, result);
 }
 
+/* Runs a status barrier of a save, unless e is NULL. */
 GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result)
 {
     if (!e || (e->group && e->group->call_ended)) /* by a failure: no barrier follows */
@@ -25344,6 +24875,9 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
+/* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
+ * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. If
+ * e is NULL, refuses a sharded array; NULL then is an error of s. */
 GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
                                            int slot, int64_t at, float scratch[GCKPTI_CHUNK],
                                            int64_t *n)
@@ -25420,6 +24954,8 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
     return result;
 }
 
+/* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
+ * last one of each virtual rank may have fewer rows than the others. */
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 {
     int64_t n = e->group ? 0 : (rows + e->plan->rows - 1) / e->plan->rows;
@@ -25429,346 +24965,162 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 }
 #endif
 
-/* >>run/params */
+/* >>devices/choose */
 GCKPTI_COLD_BEGIN
-
-/* Checks that the store's parameter q has the storage and state that parameter i of the plan needs.
- * If in_step is 0, e is being created, and its store gets the error; else e gets it. */
-GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
-                                               int in_step)
+#ifndef GCKPT_NO_DEVICES
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. Refuses one for
+ * which the plan was not made. */
+GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
 {
-    const gckpti_plan_param *planned = &e->plan->params[i];
-    const char *who = in_step ? "step" : "exec", *name = q->p.name;
-    void *object = in_step ? (void *)e : e->store;
-    if (GCKPTI_HAS_COMPRESSED && planned->storage != (gckpti_byte)q->p.storage)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
-                            "so (gckpt_store_quantise), or make a new plan",
-                            who, name, gckpti_storage_name(q->p.storage),
-                            gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_has_update(planned) && q->p.frozen)
-        return gckpti_error(object, GCKPT_E_ARG,
-                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
-    const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
-    if (planned->slots &&
-        (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
-        return gckpti_error(
-            object, GCKPT_E_ARG, "%s: \"%s\" %s state of another %s%s; gckpt_store_reset %s", who,
-            name, in_step ? "got" : "holds", resized ? "size" : "optimiser",
-            in_step ? " after this executor was made" : "",
-            resized ? "frees it (on the heap, and when no executor uses the store)" : "clears it");
-    if (GCKPTI_HAS_COMPRESSED && in_step && gckpti_state_slots(q) < planned->slots)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state as it was quantised; make a new executor",
-                            name);
+    const gckpt_backend *b = e->desc.backend;
+    gckpt_backend *backend = &e->devices.backend; /* all zero so far */
+    const int own_memory = b && b->own_memory, id = e->plan->backend_id;
+    if (id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != id : b != NULL)
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
+                            b ? b->name : "NULL");
+    if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
+                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                        (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: backend %s has its own memory, so all functions up to finish "
+                            "except workspace are needed",
+                            b->name);
+    if (b) {
+        *backend = *b;
+        e->update.writes_back = !b->update || b->writes_back;
+    }
+    if (!own_memory)
+        gckpti_complete_backend(backend);
     return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
+                                          gckpti_exec_node *kernels)
+{
+    const gckpt_backend *b = e->desc.backend;
+    gckpt_kernel forward = NULL, backward = NULL;
+    if (!b)
+        return;
+    if (gckpti_runs_fast(node)) {
+        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
+        forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (forward || b->own_memory)
+        kernels->forward = forward;
+    if (backward || b->own_memory)
+        kernels->backward = backward;
+}
+
+/* Returns the backend's advice after an allocation failed, or "". */
+static const char *gckpti_memory_hint(const gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    return b->memory_hint ? b->memory_hint(b->context) : "";
+}
+
+/* Allocates the backend's block, which the module of devices frees. */
+GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    const size_t size = e->blocks.backend_size;
+    if (size < (size_t)PTRDIFF_MAX / 2)
+        e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
+    return e->blocks.backend ? GCKPT_OK
+                             : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                            "exec: the backend has no memory for %z bytes of "
+                                            "arena, sums, feeds%s",
+                                            size, gckpti_memory_hint(e));
+}
+
+/* Copies a parameter's newest values and state to where this executor reads them. An error is set
+ * in e if `in_step` is nonzero, else in its store. */
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
+{
+    if (!gckpti_backend(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: backend %s has no memory for its copy of \"%s\"%s",
+                            in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,
+                            gckpti_memory_hint(e));
+    return GCKPT_OK;
+}
+#endif
+
+/* >>run/backend */
+
+static const char *gckpti_isa_name(gckpt_isa isa)
+{
+    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
+    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
+}
+
+GCKPT_API int gckpt_isa_available(gckpt_isa isa)
+{
+    const void *kernels;
+    return isa == GCKPT_ISA_AUTO || gckpti_cpu_has(isa, &kernels);
+}
+
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
+{
+    return exec ? exec->device.isa : GCKPT_ISA_AUTO;
+}
+
+/* Takes the CPU's widest vectors, or desc.backend, completed by the CPU's plain functions. */
+GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_isa requested = e->desc.isa;
+    int isa = GCKPT_ISA_PLAIN;
+    e->update.writes_back = 1;
+    if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
+        if (!gckpt_isa_available(requested))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: this processor or build has no %s kernels; "
+                                "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
+                                gckpti_isa_name(requested));
+        const int most = gckpti_widest_isa(p);
+        if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
+            isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
+        while (!gckpti_cpu_has((gckpt_isa)isa, &e->device.kernels))
+            isa--;
+        e->update.writes_back = !e->device.kernels;
+    }
+    e->device.isa = (gckpt_isa)isa;
+    return gckpti_use_backend(e);
+}
+
+/* Returns the kernels of an op. */
+GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
+{
+    const gckpt_op *op = node->op;
+    gckpti_exec_node kernels = { op->forward, op->backward, NULL };
+    if (e->device.kernels && op->forward_fast)
+        kernels.forward = op->forward_fast;
+    if (e->device.kernels && op->backward_fast)
+        kernels.backward = op->backward_fast;
+    if (GCKPTI_RUNS_DEVICES)
+        gckpti_take_device_kernels(e, node, &kernels);
+    return kernels;
+}
+
+/* Waits until the backend has finished all its work; returns its error. */
+GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    gckpti_wait_in_flight(e, 0);
+    const char *problem = gckpti_finish(b);
+    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
+                   : GCKPT_OK;
 }
 
 GCKPTI_COLD_END
-
-/* >>devices/host */
-#ifndef GCKPT_NO_DEVICES
-
-GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
-{
-    if (!gckpti_backend(e)->own_memory)
-        return x;
-    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
-    return (const float *)(const void *)e->blocks.host_scratch;
-}
-
-/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
-GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
-    for (size_t i = 0; i < p->term_count; i++)
-        known = known && (p->terms[i].regulariser ||
-                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
-    return known;
-}
-
-typedef struct {
-    const gckpt_exec *e;
-    gckpti_bump scratch;
-    int count;
-    struct {
-        const void *from;
-        void *back_to, *host; /* back_to: where `host` is copied after the kernel, or NULL */
-        size_t bytes;
-    } entry[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_host_copies;
-
-/* Returns a host copy of an operand. After the kernel it is copied to `to`, if that is not NULL. */
-static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
-{
-    int i = 0;
-    if (!from)
-        return NULL;
-    while (i < copies->count && copies->entry[i].from != from)
-        i++;
-    if (i == copies->count) {
-        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
-        copies->entry[i].from = from;
-        copies->entry[copies->count++].bytes = bytes;
-        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
-    }
-    if (to)
-        copies->entry[i].back_to = to;
-    return copies->entry[i].host;
-}
-
-/* Returns 1 if the data of input i are compressed or a part, which no kernel reads on the host. */
-static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
-{
-    const gckpti_plan_node *nodes = e->plan->nodes;
-    const int base = nodes[nodes[c->id].in[i]].base;
-    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
-        return 0;
-    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
-    return gckpti_is_compressed((int)q->p.storage) || gckpti_is_part(e->store, q, GCKPTI_VALUES);
-}
-
-/* Runs an op's plain kernel on host copies of its operands. */
-GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
-                                  const gckpt_call *call)
-{
-    const gckpt_op *op = e->plan->nodes[ins->id].op;
-    gckpt_call c = *call;
-    gckpti_host_copies copies;
-    size_t n = (size_t)gckpti_elements(&c.shape);
-    memset(&copies, 0, sizeof copies);
-    copies.e = e;
-    copies.scratch.base = e->blocks.host_scratch;
-    for (int i = 0; i < c.inputs; i++) {
-        gckpt_arg *arg = &c.in[i];
-        size_t size = (size_t)gckpti_elements(&arg->shape);
-        if (arg->data && gckpti_is_partial(e, &c, i))
-            arg->data = NULL;
-        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
-        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
-        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
-        void *comp = arg->compensation, *narrow = arg->grad_bf16;
-        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
-    }
-    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
-    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
-    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
-    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
-    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
-    c.plain = 1;
-    c.kernels = NULL;
-    c.backend = NULL;
-    (ins->kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
-    for (int i = 0; i < copies.count; i++)
-        if (copies.entry[i].back_to)
-            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
-                              copies.entry[i].bytes);
-}
-
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float), workspace = 0; /* of an update */
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *b = &p->buffers[i];
-        if (b->kind == GCKPT_BUFFER_WORKSPACE && p->ins[b->end].kind == GCKPT_UPDATE)
-            workspace = b->size > workspace ? b->size : workspace;
-    }
-    for (size_t i = 0; i < p->param_count; i++) {
-        const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
-        int64_t n = p->params[i].trained ? p->params[i].elements : grain;
-        const size_t bytes = gckpti_round_up((size_t)n, 16) * sizeof(float) + workspace;
-        most = bytes > most ? bytes : most;
-    }
-    for (size_t id = 0; id < p->node_count; id++) {
-        const gckpti_plan_node *node = &p->nodes[id];
-        gckpt_call c;
-        if (node->kind != GCKPTI_OP || node->index < 0)
-            continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
-            continue;
-        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
-        c.plain = 1;
-        (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward;
-        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
-        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
-            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
-        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
-        most = bytes > most ? bytes : most;
-    }
-    return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
-}
-#endif
-
-/* >>offload/copies */
-#ifndef GCKPT_NO_OFFLOAD
-
-GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
-{
-    int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
-    while (n > 0 && due[n - 1] > x)
-        n--;
-    if (n == 0)
-        return result;
-    int later = e->offload.pending_count - n;
-    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
-        e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
-    } else if (e->offload.by_backend) {
-        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context), later);
-    }
-    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
-    e->offload.pending_count = later;
-    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
-               ? gckpti_error(e, GCKPT_E_FILE,
-                              "step: a copy to slower memory or back failed; nothing was changed")
-               : result;
-}
-
-/* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
- * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
-static void gckpti_add_pending_copy(gckpt_exec *e, const gckpti_ins *ins, size_t offset,
-                                    size_t bytes)
-{
-    const gckpt_plan *p = e->plan;
-    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
-    int due = (int)p->length, pc = (int)(ins - p->ins);
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *buffer = &p->buffers[i];
-        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
-            continue;
-        if (buffer->start > pc || (poisons && buffer->end >= pc))
-            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
-    }
-    for (int x = pc + 1; x < due; x++)
-        if (ins->kind == GCKPT_OFFLOAD
-                ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
-                : gckpti_has_operand(p, x, offset))
-            gckpti_set_min(&due, x);
-    e->offload.due[e->offload.pending_count++] = due;
-}
-
-/* Offloads or reloads `bytes` bytes at an offset of the arena. */
-static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
-                                          size_t offset, size_t bytes)
-{
-    const gckpt_exec_desc *d = &e->desc;
-    size_t done = bytes;
-    void *here = gckpti_arena_ptr(e, offset);
-    void *host = !d->offload                                ? e->offload.host + host_offset
-                 : GCKPTI_OF(gckpti_backend(e), own_memory) ? e->blocks.host_scratch
-                                                            : here;
-    const int out = ins->kind == GCKPT_OFFLOAD;
-    const gckpt_backend *b = gckpti_backend(e);
-    if (e->offload.by_backend) {
-        GCKPTI_OF(b, copy_async)
-        (GCKPTI_OF(b, context), out ? host : here, out ? here : host, bytes, out);
-    } else {
-        if (out && host != here)
-            gckpti_from_backend(e, host, here, bytes);
-        done = !d->offload ? bytes
-               : out       ? d->offload(d->user, host_offset, host, bytes)
-                           : d->reload(d->user, host_offset, host, bytes);
-        if (d->wait && host != here && done == bytes)
-            done = d->wait(d->user, 0) ? 0 : bytes;
-        if (!out && host != here && done == bytes)
-            gckpti_to_backend(e, here, host, bytes);
-    }
-    if (done == bytes && e->offload.async)
-        gckpti_add_pending_copy(e, ins, offset, bytes);
-    return done == bytes ? GCKPT_OK
-                         : gckpti_error(e, GCKPT_E_FILE,
-                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
-                                        "changed",
-                                        out ? "offload" : "reload",
-                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
-}
-
-/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    size_t value = gckpti_planned_bytes(p, node);
-    gckpt_result result = GCKPT_OK;
-    gckpti_operands o;
-    if (ins->kind == GCKPT_OFFLOAD_DONE)
-        return GCKPT_OK; /* it only extends the live range of the buffer */
-    const gckpti_node_info *info = &p->info[ins->id];
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batch_invariant)
-        value = value / (size_t)p->rows * (size_t)gckpti_micro_rows(e);
-    if (o.out != GCKPTI_NO_OFFSET)
-        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
-    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
-        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
-    return result;
-}
-
-/* Allocates the list of pending copies and, if neither callbacks nor the backend store offloaded
- * values, memory for these. */
-static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    size_t copies = 0; /* most copies that can be pending */
-    e->offload.by_backend =
-        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->host_bytes;
-    e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
-    for (size_t x = 0; x < p->length && e->offload.async; x++)
-        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
-    e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
-    if (!e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->host_bytes, 1);
-}
-
-GCKPTI_MODULE(offload)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    switch (event) {
-    case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
-    case GCKPTI_ON_BIND:
-        if (!e->desc.offload != !e->desc.reload || (e->desc.wait && !e->desc.offload))
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: set both desc.offload and desc.reload, or neither; "
-                                "desc.wait needs them");
-        e->device.watched |= e->offload.async && p->host_bytes;
-        if (!e->offload.by_backend || !e->tables.nodes)
-            break;
-        e->offload.host =
-            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
-        return e->offload.host ? GCKPT_OK
-                               : gckpti_error(e->store, GCKPT_E_MEMORY,
-                                              "exec: %s has no host memory for %z bytes",
-                                              GCKPTI_OF(b, name), p->host_bytes);
-    case GCKPTI_ON_BEGIN: GCKPT_ASSERT(e->offload.pending_count == 0); break;
-    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
-    case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
-    case GCKPTI_ON_RUN_END: {
-        const gckpt_result result = *(const gckpt_result *)arg;
-        const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
-        return waited == result ? GCKPT_OK : waited;
-    }
-    case GCKPTI_ON_FREE:
-        if (e->offload.by_backend && e->offload.host)
-            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->host_bytes);
-        break;
-    default: break;
-    }
-    return GCKPT_OK;
-}
-#endif
 
 /* >>run/feeds */
 /* Returns the values of an i32 constant, or of an i32 input in all rows of the latest feeds. */
@@ -25975,6 +25327,402 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* >>devices/host */
+#ifndef GCKPT_NO_DEVICES
+
+/* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
+ * until another call, a kernel on the host or a copy to slower memory uses that memory. */
+GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
+{
+    if (!gckpti_backend(e)->own_memory)
+        return x;
+    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.host_scratch;
+}
+
+/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
+GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        known = known && (p->terms[i].regulariser ||
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+    return known;
+}
+
+typedef struct {
+    const gckpt_exec *e;
+    gckpti_bump scratch;
+    int count;
+    struct {
+        const void *from;
+        void *back_to, *host; /* back_to: where `host` is copied after the kernel, or NULL */
+        size_t bytes;
+    } entry[4 * GCKPT_MAX_INPUTS + 8];
+} gckpti_host_copies;
+
+/* Returns a host copy of an operand. After the kernel it is copied to `to`, if that is not NULL. */
+static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
+{
+    int i = 0;
+    if (!from)
+        return NULL;
+    while (i < copies->count && copies->entry[i].from != from)
+        i++;
+    if (i == copies->count) {
+        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[i].from = from;
+        copies->entry[copies->count++].bytes = bytes;
+        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
+    }
+    if (to)
+        copies->entry[i].back_to = to;
+    return copies->entry[i].host;
+}
+
+/* Returns 1 if the data of input i are compressed or a part, which no kernel reads on the host. */
+static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
+{
+    const gckpti_plan_node *nodes = e->plan->nodes;
+    const int base = nodes[nodes[c->id].in[i]].base;
+    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
+        return 0;
+    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
+    return gckpti_is_compressed((int)q->p.storage) || gckpti_is_part(e->store, q, GCKPTI_VALUES);
+}
+
+/* Runs an op's plain kernel on host copies of its operands. */
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call)
+{
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
+    gckpt_call c = *call;
+    gckpti_host_copies copies;
+    size_t n = (size_t)gckpti_elements(&c.shape);
+    memset(&copies, 0, sizeof copies);
+    copies.e = e;
+    copies.scratch.base = e->blocks.host_scratch;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        size_t size = (size_t)gckpti_elements(&arg->shape);
+        if (arg->data && gckpti_is_partial(e, &c, i))
+            arg->data = NULL;
+        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
+        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
+        void *comp = arg->compensation, *narrow = arg->grad_bf16;
+        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
+    }
+    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
+    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
+    c.plain = 1;
+    c.kernels = NULL;
+    c.backend = NULL;
+    (ins->kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
+    for (int i = 0; i < copies.count; i++)
+        if (copies.entry[i].back_to)
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
+                              copies.entry[i].bytes);
+}
+
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
+GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->update.square_count * sizeof(float), workspace = 0; /* of an update */
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *b = &p->buffers[i];
+        if (b->kind == GCKPT_BUFFER_WORKSPACE && p->ins[b->end].kind == GCKPT_UPDATE)
+            workspace = b->size > workspace ? b->size : workspace;
+    }
+    for (size_t i = 0; i < p->param_count; i++) {
+        const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
+        int64_t n = p->params[i].trained ? p->params[i].elements : grain;
+        const size_t bytes = gckpti_round_up((size_t)n, 16) * sizeof(float) + workspace;
+        most = bytes > most ? bytes : most;
+    }
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_plan_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
+            continue;
+        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        (void)node->op->shape(&c);
+        size_t bytes = c.workspace_forward;
+        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
+        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
+    }
+    return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
+}
+
+/* >>devices/capture */
+
+/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
+static int gckpti_can_replay(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body + 1; x < p->epilogue - 1 && can; x++) { /* not BEGIN, NEXT */
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
+        if (ins->kind > GCKPT_UPDATE)
+            can = gckpti_backend_copies(e);
+        else if (ins->kind == GCKPT_UPDATE)
+            can = 0;
+        else if (!node->op)
+            can = !gckpti_is_compressed(p->params[node->index].storage) || b->dequantise;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
+    }
+    return can && !gckpti_group_of(e) && p->body < p->epilogue - 2;
+}
+
+/* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
+ * neither if a regulariser's gradient needs a count that is not known yet. */
+static void gckpti_replay(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    if (!e->devices.can_replay || !e->step.to_end)
+        return;
+    gckpt_step_params params = { e,
+                                 e->step.row,
+                                 gckpti_micro_rows(e),
+                                 e->step.position,
+                                 e->store->seed,
+                                 e->step.number,
+                                 e->devices.scales,
+                                 (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
+            return;
+        e->devices.scales[i].id = p->terms[i].id;
+        e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
+    if (!e->devices.capturing)
+        e->step.pc = p->epilogue - 1;
+}
+
+/* Ends the capture in progress. Returns MORE if the backend could not capture: then nothing was
+ * computed, and it captures no more. */
+static gckpt_result gckpti_end_capture(gckpt_exec *e)
+{
+    e->devices.capturing = 0;
+    e->devices.can_replay = gckpti_backend(e)->captured(gckpti_backend(e)->context) != 0;
+    return e->devices.can_replay ? GCKPT_OK : GCKPT_MORE;
+}
+
+GCKPTI_MODULE(devices)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
+            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
+        break;
+    case GCKPTI_ON_BIND:
+        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
+        break;
+    case GCKPTI_ON_BODY: gckpti_replay(e); break;
+    case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
+    case GCKPTI_ON_RUN_END:
+        if (e->devices.capturing) /* an error ended the run within a micro-batch */
+            (void)gckpti_end_capture(e);
+        break;
+    case GCKPTI_ON_MOVED:
+    case GCKPTI_ON_FREE:
+        if (b->discard_captures)
+            b->discard_captures(b->context, e);
+        if (event == GCKPTI_ON_FREE && e->blocks.backend)
+            b->release(b->context, e->blocks.backend, e->blocks.backend_size);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
+}
+#endif
+
+/* >>offload/copies */
+#ifndef GCKPT_NO_OFFLOAD
+
+/* Waits for the copies due at instruction x or before, and for all that were started earlier.
+ * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
+GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
+{
+    int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
+    while (n > 0 && due[n - 1] > x)
+        n--;
+    if (n == 0)
+        return result;
+    int later = e->offload.pending_count - n;
+    if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
+        e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
+    } else if (e->offload.by_backend) {
+        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context), later);
+    }
+    memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
+    e->offload.pending_count = later;
+    return failed && (result == GCKPT_OK || result == GCKPT_MORE)
+               ? gckpti_error(e, GCKPT_E_FILE,
+                              "step: a copy to slower memory or back failed; nothing was changed")
+               : result;
+}
+
+/* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
+ * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
+static void gckpti_add_pending_copy(gckpt_exec *e, const gckpti_ins *ins, size_t offset,
+                                    size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
+    int due = (int)p->length, pc = (int)(ins - p->ins);
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const gckpt_buffer *buffer = &p->buffers[i];
+        if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
+            continue;
+        if (buffer->start > pc || (poisons && buffer->end >= pc))
+            gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
+    }
+    for (int x = pc + 1; x < due; x++)
+        if (ins->kind == GCKPT_OFFLOAD
+                ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
+                : gckpti_has_operand(p, x, offset))
+            gckpti_set_min(&due, x);
+    e->offload.due[e->offload.pending_count++] = due;
+}
+
+/* Offloads or reloads `bytes` bytes at an offset of the arena. */
+static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, size_t host_offset,
+                                          size_t offset, size_t bytes)
+{
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_arena_ptr(e, offset);
+    void *host = !d->offload                                ? e->offload.host + host_offset
+                 : GCKPTI_OF(gckpti_backend(e), own_memory) ? e->blocks.host_scratch
+                                                            : here;
+    const int out = ins->kind == GCKPT_OFFLOAD;
+    const gckpt_backend *b = gckpti_backend(e);
+    if (e->offload.by_backend) {
+        GCKPTI_OF(b, copy_async)
+        (GCKPTI_OF(b, context), out ? host : here, out ? here : host, bytes, out);
+    } else {
+        if (out && host != here)
+            gckpti_from_backend(e, host, here, bytes);
+        done = !d->offload ? bytes
+               : out       ? d->offload(d->user, host_offset, host, bytes)
+                           : d->reload(d->user, host_offset, host, bytes);
+        if (d->wait && host != here && done == bytes)
+            done = d->wait(d->user, 0) ? 0 : bytes;
+        if (!out && host != here && done == bytes)
+            gckpti_to_backend(e, here, host, bytes);
+    }
+    if (done == bytes && e->offload.async)
+        gckpti_add_pending_copy(e, ins, offset, bytes);
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        out ? "offload" : "reload",
+                                        gckpti_planned_name(e->plan, ins->id), done, bytes);
+}
+
+/* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    size_t value = gckpti_planned_bytes(p, node);
+    gckpt_result result = GCKPT_OK;
+    gckpti_operands o;
+    if (ins->kind == GCKPT_OFFLOAD_DONE)
+        return GCKPT_OK; /* it only extends the live range of the buffer */
+    const gckpti_node_info *info = &p->info[ins->id];
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (!node->batch_invariant)
+        value = value / (size_t)p->rows * (size_t)gckpti_micro_rows(e);
+    if (o.out != GCKPTI_NO_OFFSET)
+        result = gckpti_copy_offloaded(e, ins, info->host_value, o.out, value);
+    if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
+        result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
+    return result;
+}
+
+/* Allocates the list of pending copies and, if neither callbacks nor the backend store offloaded
+ * values, memory for these. */
+static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    size_t copies = 0; /* most copies that can be pending */
+    e->offload.by_backend =
+        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->host_bytes;
+    e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
+    for (size_t x = 0; x < p->length && e->offload.async; x++)
+        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
+    e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
+    if (!e->offload.by_backend && !e->desc.offload)
+        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->host_bytes, 1);
+}
+
+GCKPTI_MODULE(offload)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    switch (event) {
+    case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
+    case GCKPTI_ON_BIND:
+        if (!e->desc.offload != !e->desc.reload || (e->desc.wait && !e->desc.offload))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: set both desc.offload and desc.reload, or neither; "
+                                "desc.wait needs them");
+        e->device.watched |= e->offload.async && p->host_bytes;
+        if (!e->offload.by_backend || !e->tables.nodes)
+            break;
+        e->offload.host =
+            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
+        return e->offload.host ? GCKPT_OK
+                               : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                              "exec: %s has no host memory for %z bytes",
+                                              GCKPTI_OF(b, name), p->host_bytes);
+    case GCKPTI_ON_BEGIN: GCKPT_ASSERT(e->offload.pending_count == 0); break;
+    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
+    case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
+    case GCKPTI_ON_RUN_END: {
+        const gckpt_result result = *(const gckpt_result *)arg;
+        const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
+        return waited == result ? GCKPT_OK : waited;
+    }
+    case GCKPTI_ON_FREE:
+        if (e->offload.by_backend && e->offload.host)
+            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->host_bytes);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
+}
+#endif
+
 /* >>dist/micro_batches */
 #ifndef GCKPT_NO_RANKS
 
@@ -26088,7 +25836,7 @@ GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
     gckpti_process_group *group = e->group;
     if (group) {
         group->vrank_end =
-            gckpti_vrank_first_row(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
+            gckpti_vrank_begin(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
         group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     }
     if (!group || !gckpti_is_padding(e))
@@ -26313,99 +26061,9 @@ GCKPTI_MODULE(dist)
 }
 #endif
 
-/* >>devices/capture */
-#ifndef GCKPT_NO_DEVICES
-
-/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
-static int gckpti_can_replay(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
-    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body + 1; x < p->epilogue - 1 && can; x++) { /* not BEGIN, NEXT */
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
-        const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind > GCKPT_UPDATE)
-            can = gckpti_backend_copies(e);
-        else if (ins->kind == GCKPT_UPDATE)
-            can = 0;
-        else if (!node->op)
-            can = !gckpti_is_compressed(p->params[node->index].storage) || b->dequantise;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
-    }
-    return can && !gckpti_group_of(e) && p->body < p->epilogue - 2;
-}
-
-/* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
- * neither if a regulariser's gradient needs a count that is not known yet. */
-static void gckpti_replay(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    if (!e->devices.can_replay || !e->step.to_end)
-        return;
-    gckpt_step_params params = { e,
-                                 e->step.row,
-                                 gckpti_micro_rows(e),
-                                 e->step.position,
-                                 e->store->seed,
-                                 e->step.number,
-                                 e->devices.scales,
-                                 (int)p->term_count };
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
-            return;
-        e->devices.scales[i].id = p->terms[i].id;
-        e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
-    }
-    e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    if (!e->devices.capturing)
-        e->step.pc = p->epilogue - 1;
-}
-
-/* Ends the capture in progress. Returns MORE if the backend could not capture: then nothing was
- * computed, and it captures no more. */
-static gckpt_result gckpti_end_capture(gckpt_exec *e)
-{
-    e->devices.capturing = 0;
-    e->devices.can_replay = gckpti_backend(e)->captured(gckpti_backend(e)->context) != 0;
-    return e->devices.can_replay ? GCKPT_OK : GCKPT_MORE;
-}
-
-GCKPTI_MODULE(devices)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    switch (event) {
-    case GCKPTI_ON_LAYOUT:
-        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
-            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
-        break;
-    case GCKPTI_ON_BIND:
-        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
-        break;
-    case GCKPTI_ON_BODY: gckpti_replay(e); break;
-    case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
-    case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing) /* an error ended the run within a micro-batch */
-            (void)gckpti_end_capture(e);
-        break;
-    case GCKPTI_ON_MOVED:
-    case GCKPTI_ON_FREE:
-        if (b->discard_captures)
-            b->discard_captures(b->context, e);
-        break;
-    default: break;
-    }
-    return GCKPT_OK;
-}
-#endif
-
 /* >>cache/run */
-#ifndef GCKPT_NO_CACHES
-
 GCKPTI_COLD_BEGIN
-
+#ifndef GCKPT_NO_CACHES
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
@@ -26553,14 +26211,10 @@ GCKPTI_MODULE(cache)
     }
     return GCKPT_OK;
 }
-GCKPTI_COLD_END
 #endif
 
 /* >>fetch/run */
 #ifndef GCKPT_NO_FETCH
-
-GCKPTI_COLD_BEGIN
-
 static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
@@ -26715,9 +26369,8 @@ GCKPTI_MODULE(fetch)
         gckpti_collect_rows(e);
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END
 
 /* >>bf16/run */
 #ifndef GCKPT_NO_BF16
@@ -27193,7 +26846,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
  * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
+static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
@@ -27213,13 +26866,8 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->beta2 = beta2;
     constants->rest2 = (float)(1 - (double)beta2);
     constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
-    if (e->update.bias_step != step) { /* most parameters have the same step */
-        e->update.bias_step = step;
-        e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
-        e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
-    }
-    constants->rate = (float)((double)lr / e->update.bias_correction[0]);
-    constants->correct2 = (float)(1 / e->update.bias_correction[1]);
+    constants->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    constants->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
 }
 
 /* Parts of a pass over a parameter. DIVIDES adds up the accumulators of its gradient, divides the
@@ -27612,73 +27260,49 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
 }
 
-/* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
- * also those in attributes, are given: they may spread. */
-static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
+/* Reports NaNs in parameters, constants and the feeds of `rows` further rows, and infinities in
+ * trained parameters. Other infinities, also those in attributes, are given: they may spread. */
+static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     e->debug.given = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const int param = node->kind == GCKPTI_PARAM;
+        const int param = node->kind == GCKPTI_PARAM, id = (int)i;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        int64_t first = 0, count = gckpti_planned_elements(p, node);
-        if (param)
-            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
+        int64_t row = 0, first = 0, count = gckpti_planned_elements(p, node);
         gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
-        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_scan_array(
-                &scan,
-                q && gckpti_is_compressed((int)q->p.storage) ? NULL : e->tables.nodes[i].data, 0,
-                count, (int)i, 0);
+        if (param)
+            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
+        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32) {
+            const int stored = q && gckpti_is_compressed((int)q->p.storage);
+            gckpti_scan_array(&scan, stored ? NULL : e->tables.nodes[i].data, 0, count, id, 0);
+        } else if (node->kind == GCKPTI_INPUT && node->type == GCKPT_F32) {
+            const gckpti_exec_input *in = &e->feeds.inputs[node->index];
+            const float *x = (const float *)(const void *)in->feed;
+            row = in->node < 0 ? 0 : (int64_t)(gckpti_row_bytes(p, node) / sizeof *x);
+            for (int64_t k = 0; k < row * rows; k++)
+                gckpti_scan_value(&scan, (double)x[k], id, 0, k);
+        }
+        if (scan.id >= 0 && row)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                p->names + node->name, e->step.row_end + scan.element / row, scan.element % row);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
-                                gckpti_planned_name(p, (int)i), scan.value, scan.element + first);
+                                gckpti_planned_name(p, id), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)
-                gckpti_scan_value(&scan, (double)gckpti_float(word), (int)i, 0, 0);
+                gckpti_scan_value(&scan, (double)gckpti_float(word), id, 0, 0);
         }
         e->debug.given |= scan.kinds;
     }
     return GCKPT_OK;
-}
-
-/* Reports NaNs in parameters, then in the feeds of `rows` further rows. An infinity is allowed in
- * feeds, since it may be intended. */
-static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_result result = gckpti_check_finite_params(e);
-    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
-    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        const gckpti_exec_input *in = &e->feeds.inputs[i];
-        const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
-        const float *x = (const float *)(const void *)in->feed;
-        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
-        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
-            gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
-        if (scan.id >= 0)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                p->names + q->name, e->step.row_end + scan.element / row, scan.element % row);
-    }
-    e->debug.given |= scan.kinds;
-    return result;
-}
-
-/* Checks all gradients before the first update. */
-static gckpt_result gckpti_check_finite_gradients(gckpt_exec *e)
-{
-    gckpt_result result = GCKPT_OK;
-    for (size_t x = 0; x < e->plan->length && result == GCKPT_OK; x++)
-        if (e->plan->ins[x].kind == GCKPT_UPDATE)
-            result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
-    return result;
 }
 
 /* Runs the checks that follow instruction x. */
@@ -27704,6 +27328,7 @@ GCKPTI_MODULE(debug)
 {
     const unsigned debug = gckpti_debug(e);
     const int finite = (debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    gckpt_result result = GCKPT_OK;
     switch (event) {
     case GCKPTI_ON_LAYOUT:
         if (debug & GCKPT_DEBUG_RECOMPUTE)
@@ -27715,7 +27340,7 @@ GCKPTI_MODULE(debug)
         e->update.all_first |= (unsigned char)(finite && !early);
         break;
     case GCKPTI_ON_FED:
-        return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
+        return finite ? gckpti_check_finite_given(e, *(const int64_t *)arg) : GCKPT_OK;
     case GCKPTI_ON_BEGIN:
         if (debug & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON))
             gckpti_fill(e, e->blocks.arena,
@@ -27728,14 +27353,18 @@ GCKPTI_MODULE(debug)
                    : GCKPT_OK;
     case GCKPTI_ON_AFTER:
         return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
-    case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
+    case GCKPTI_ON_GRADIENTS: /* before the first update */
+        for (size_t x = 0; x < e->plan->length && finite && result == GCKPT_OK; x++)
+            if (e->plan->ins[x].kind == GCKPT_UPDATE)
+                result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
+        break;
     case GCKPTI_ON_END:
         if (debug & GCKPT_DEBUG_MEASURE)
             gckpti_measure(e);
         break;
     default: break;
     }
-    return GCKPT_OK;
+    return result;
 }
 #endif
 
@@ -28077,7 +27706,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
-    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
+    const size_t arena = e->desc.arena ? 0 : p->arena + p->alignment;
     gckpti_bump bumps[2] = { { e->blocks.host, 0 }, { e->blocks.backend, 0 } };
     gckpti_bump *bump = &bumps[own_memory != 0];
     gckpti_alloc_tables(e, bumps);
@@ -28089,8 +27718,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
                                                               sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, arena, 1);
+    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base;
@@ -28124,7 +27752,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
     const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
-    unsigned char canary[GCKPTI_CANARY];
     if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
@@ -28139,16 +27766,11 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
     (void)gckpti_exec_layout(e);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    if (!e->desc.arena)
-        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 
-GCKPTI_COLD_END
 
 /* >>run/open */
-GCKPTI_COLD_BEGIN
 
 /* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
@@ -28160,8 +27782,7 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                "gckpt_plan_c";
     for (size_t i = 0; i < n; i++)
         check = gckpti_hash_plan_node(check, p, i);
-    if (n && (gckpti_finish_hash(p, check) != p->check ||
-              gckpti_finish_hash(p, p->info[n - 1].hash) != p->hash))
+    if (n && gckpti_fnv_number(gckpti_finish_hash(p, check), p->hash) != p->check)
         return "the hash of the plan's graph is not what it was made with: an op or the table was "
                "changed; print it again with gckpt_plan_c";
     return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
@@ -28212,6 +27833,38 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan or the desc needs what %s left out of this build",
                             missing);
+    return GCKPT_OK;
+}
+
+/* Checks that the store's parameter q has the storage and state that parameter i of the plan needs.
+ * If in_step is 0, e is being created, and its store gets the error; else e gets it. */
+GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
+                                               int in_step)
+{
+    const gckpti_plan_param *planned = &e->plan->params[i];
+    const char *who = in_step ? "step" : "exec", *name = q->p.name;
+    void *object = in_step ? (void *)e : e->store;
+    if (GCKPTI_HAS_COMPRESSED && planned->storage != (gckpti_byte)q->p.storage)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
+                            "so (gckpt_store_quantise), or make a new plan",
+                            who, name, gckpti_storage_name(q->p.storage),
+                            gckpti_storage_name((gckpt_storage)planned->storage));
+    if (gckpti_has_update(planned) && q->p.frozen)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
+    const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
+    if (planned->slots &&
+        (resized || (q->optimiser && q->optimiser != (int)e->plan->optimiser + 1)))
+        return gckpti_error(
+            object, GCKPT_E_ARG, "%s: \"%s\" %s state of another %s%s; gckpt_store_reset %s", who,
+            name, in_step ? "got" : "holds", resized ? "size" : "optimiser",
+            in_step ? " after this executor was made" : "",
+            resized ? "frees it (on the heap, and when no executor uses the store)" : "clears it");
+    if (GCKPTI_HAS_COMPRESSED && in_step && gckpti_state_slots(q) < planned->slots)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: \"%s\" lost its state as it was quantised; make a new executor",
+                            name);
     return GCKPT_OK;
 }
 
@@ -28390,15 +28043,13 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_allocator a = exec->memory;
     (void)gckpti_notify(exec, GCKPTI_ON_FREE, NULL);
     gckpti_unbind(&exec->device.binding);
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_free_backend(exec);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-GCKPTI_COLD_END
 
 /* >>run/step */
+
 /* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -28505,7 +28156,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
         return result;
     if (hyper)
         e->update.hyper = *hyper;
-    e->update.bias_step = 0;
     e->step.number = e->store->step;
     e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
@@ -28536,26 +28186,18 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Checks the request against plan, rows and feeds; without rows if they stream in. */
-static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
+GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
+    if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
+        return GCKPT_E_ARG;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_add_rows(e, feeds, count, gckpti_own_rows(e, rows));
-    return gckpti_agree_on_step(e, rows, result);
-}
-
-/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
-GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
-{
-    const gckpt_plan *p = e ? e->plan : NULL;
-    if (!p || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    const gckpt_result result = gckpti_check_step(e, feeds, count, rows, goal, hyper);
+    result = gckpti_agree_on_step(e, rows, result);
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
@@ -28579,8 +28221,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
-    if (result == GCKPT_OK)
-        result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (gckpti_group_of(e) && counts)
@@ -28644,9 +28284,9 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
     return GCKPT_OK;
 }
 
+
 /* >>training/step */
 #ifndef GCKPT_NO_TRAINING
-
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
 {
@@ -28690,8 +28330,6 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     return next;
 }
 
-/* >>training/stream */
-
 /* ---- steps whose rows stream in ---- */
 
 /* Checks that all losses except regularisers have equal counts, as streamed rows require. */
@@ -28718,20 +28356,16 @@ static gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Refuses plans and losses for which rows cannot stream in. */
-static gckpt_result gckpti_check_stream(gckpt_exec *e)
-{
-    if (!e->plan->accumulates || gckpti_group_of(e))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows can stream in only with one virtual rank, and when "
-                            "desc.batch is larger than the graph's %I rows; use gckpt_step",
-                            e->plan->rows);
-    return gckpti_check_same_counts(e);
-}
-
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
-    if (!exec || gckpti_check_stream(exec) != GCKPT_OK)
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (!exec->plan->accumulates || gckpti_group_of(exec))
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "step_begin: rows can stream in only with one virtual rank, and when "
+                            "desc.batch is larger than the graph's %I rows; use gckpt_step",
+                            exec->plan->rows);
+    if (gckpti_check_same_counts(exec) != GCKPT_OK)
         return GCKPT_E_ARG;
     return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
 }
@@ -28769,6 +28403,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #endif
 
 /* >>run/modules */
+
 /* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {
@@ -28799,8 +28434,6 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
     return result;
 }
 
-GCKPTI_COLD_BEGIN /* ends with the header */
-
 /* =================================================================================================
  * >>files: save and load, as safetensors
  *
@@ -28813,10 +28446,10 @@ GCKPTI_COLD_BEGIN /* ends with the header */
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
- * not end in #state and a digit, nor in #scale (I8 up to contract 3, now refused). "optimiser" is
- * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
- * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
- * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
+ * not end in #state and a digit. "optimiser" is gckpt_optimiser + 1, or 0 if none. All state is of
+ * that optimiser after `step` updates, except where "NAME#updates" has another optimiser and number
+ * of updates: above, b's state is that of MOMENTUM after 15 updates. (Version 0.1 had no such keys;
+ * other programs may reorder them.)
  * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
  * The state of desc.state_bytes is one tensor "NAME#state0" of U8, in the machine's byte order.
  * Loading replaces all state: state that is not in the file becomes zero. An external parameter
@@ -28832,7 +28465,6 @@ GCKPTI_COLD_BEGIN /* ends with the header */
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_FILES
-/* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
 /* A request to save a store. */
 typedef struct {
@@ -28845,7 +28477,6 @@ typedef struct {
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
 
-/* ---- files/header.c ---- */
 /* A tensor of the file, or a metadata key "NAME#updates". */
 typedef struct {
     const char *name;       /* name without its suffix (#state0, ..) */
@@ -29353,7 +28984,6 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
 /* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
 static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size_t length, int slot)
 {
-    const int state = slot >= 0 && slot != GCKPTI_SCALE;
     gckpti_file_entry *e;
     if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count,
                      sizeof *e)) {
@@ -29366,7 +28996,7 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     e->slot = (signed char)slot;
     e->param = SIZE_MAX;
     e->old_states = 4; /* no state is freed before this number is known */
-    e->ignored = (load->desc->values_only && state) || !gckpti_renamed(load->desc, name);
+    e->ignored = (load->desc->values_only && slot >= 0) || !gckpti_renamed(load->desc, name);
     return e;
 }
 
@@ -29428,12 +29058,6 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-#define GCKPTI_OLD_INT8                                                                            \
-    "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
-    "row (#scale): load the weights that it was made from, and store them so again"
-#define GCKPTI_OLD_INT4                                                                            \
-    "is not I4 in rows of blocks of 32 values (19 bytes); contracts up to 4 had 18: load the "     \
-    "weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -29456,11 +29080,14 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
                                  GCKPT_MAX_DIMS);
         e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
         kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
+        if (GCKPTI_HAS_COMPRESSED && kind && kind->block > 1 &&
+            load->numbers[GCKPTI_KEY_CONTRACT] &&
+            load->numbers[GCKPTI_KEY_CONTRACT] < (e->type == GCKPT_STORAGE_I8 ? 4u : 5u))
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "%s of numeric contract %u has other blocks: load the weights "
+                                 "that it was made from, and store them so again",
+                                 kind->name, load->numbers[GCKPTI_KEY_CONTRACT]);
         const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
-        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
-        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I4 && axes > 1 && !unpacked)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT4);
         if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
@@ -29611,11 +29238,9 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
         problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
     else if (values->slot >= 0 || (updates && values[1].slot != 0))
         problem = GCKPTI_ORPHAN;
-    else if (end[-1].slot == GCKPTI_SCALE)
-        problem = GCKPTI_OLD_INT8;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";
-    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
+    else if (state && (e->slot > 3 || e[-1].slot != e->slot - 1 || e[-1].bytes))
         problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
     else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
                        (gckpti_state_slots(q) && q->p.state_bytes != bytes)))
@@ -29661,7 +29286,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
         return 0;
     const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
-    for (e = values + 1; e < end && e->slot < GCKPTI_SCALE; e++) {
+    for (e = values + 1; e < end && e->slot <= 3; e++) {
         e->ignored = !floats;
         values->states = (signed char)(values->states + floats);
     }
@@ -29768,83 +29393,54 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements of a row as floats to x, converted in place from its end. */
-static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
-{
-    const int64_t bytes = gckpti_storage_bytes(type, n, n), size = gckpti_kind_of(type)->bytes;
-    unsigned char *end = (unsigned char *)x + 4 * n - bytes;
-    const gckpti_compressed u = { (gckpt_storage)type, end, n, n, x };
-    if (!gckpti_load_elements(load, end, bytes / size, (int)size))
-        return 0;
-    if (type != GCKPT_STORAGE_F32)
-        gckpti_decompress(&u, 0, n, x);
-    return 1;
-}
-
-/* Reads a tensor that is compressed in the store, or stored in blocks: at once or, to another
- * storage, by parts of rows. The store has `count` of its values, from element `first` on. */
-static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                  int64_t first, int64_t count)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
-    const int64_t bytes = e->offsets[1] - e->offsets[0], elements = gckpti_elements(&e->shape);
-    float x[GCKPTI_CHUNK];
-    int fits = 1;
-    gckpti_set_stored(to, e->dest);
-    if (e->type == (int)to->p.storage)
-        return gckpti_load_elements(load, e->dest, bytes / kind->bytes, kind->bytes);
-    for (int64_t at = 0, n; at < elements && fits; at += n) {
-        n = gckpti_values_chunk(gckpti_last(&e->shape), at, elements);
-        const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
-        fits = gckpti_load_floats(load, e->type, x, n) &&
-               (begin >= end || gckpti_compress_at(to, begin - first, end - begin, x + begin - at));
-    }
-    return fits || load->result != GCKPT_OK
-               ? fits
-               : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                               kind->name, kind->beyond);
-}
-
-/* Compares a tensor of the file with values that the store may not change. */
-static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
-{
-    const gckpt_parameter *p = &load->store->params[e->param].p;
-    const int type = e->type;
-    const int size = gckpti_kind_of(type)->bytes;
-    const int64_t count = gckpti_elements(&e->shape);
-    const unsigned char *values = (const unsigned char *)gckpti_stored(p);
-    float x[GCKPTI_CHUNK];
-    int equal = type == (int)p->storage;
-    for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_values_chunk(gckpti_last(&e->shape), k, count);
-        const int64_t bytes = gckpti_storage_bytes(type, n, n);
-        if (!gckpti_load_elements(load, x, bytes / size, size))
-            return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, gckpti_last(&e->shape), k), x,
-                        (size_t)bytes);
-    }
-    return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
-                                  "is external and not writable, and the file has other values; "
-                                  "bind it as writable, or leave it out");
-}
-
-/* Reads a tensor, or the part of it that the store has, to its destination, in the storage of its
- * array. Without a destination compares the values. */
+/* Reads a tensor, or the part of it that the store has, to its destination: at once or, to another
+ * storage, by parts of rows. Without a destination compares it with values that cannot change. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     gckpti_param to = load->store->params[e->param];
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    const gckpti_storage_kind *kept = gckpti_kind_of((int)to.p.storage);
+    const int64_t elements = gckpti_elements(&e->shape);
+    const int64_t row = kind->block + kept->block > 2 ? gckpti_last(&e->shape) : elements;
+    const int same = e->slot >= 0 || kind == kept;
+    float x[GCKPTI_CHUNK];
     int64_t first;
-    if (!e->dest)
-        return gckpti_load_compared(load, e);
-    if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
     const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 &&
-        (gckpti_is_compressed((int)to.p.storage) || kind->block > 1))
-        return gckpti_load_compressed(load, e, &to, first, count);
-    return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
-           gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
+    int fits = same || e->dest;
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)elements);
+    if (same && e->dest)
+        return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
+               gckpti_load_elements(load, e->dest,
+                                    gckpti_storage_bytes(e->type, row, count) / kind->bytes,
+                                    kind->bytes);
+    if (GCKPTI_HAS_COMPRESSED && e->dest)
+        gckpti_set_stored(&to, e->dest);
+    for (int64_t at = 0, n; at < elements && fits; at += n) {
+        n = gckpti_values_chunk(row, at, elements);
+        const int64_t bytes = gckpti_storage_bytes(e->type, n, n);
+        unsigned char *part = (unsigned char *)x + 4 * n - bytes; /* to convert it in place */
+        if (!gckpti_load_elements(load, part, bytes / kind->bytes, kind->bytes))
+            return 0;
+        if (!e->dest)
+            fits = !memcmp((const unsigned char *)gckpti_stored(&to.p) +
+                               gckpti_storage_bytes(e->type, row, at),
+                           part, (size_t)bytes);
+        if (GCKPTI_HAS_COMPRESSED && e->dest) {
+            const gckpti_compressed u = { (gckpt_storage)e->type, part, n, n, x };
+            const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
+            gckpti_decompress(&u, 0, n, x);
+            fits =
+                begin >= end || gckpti_compress_at(&to, begin - first, end - begin, x + begin - at);
+        }
+    }
+    if (fits)
+        return 1;
+    return e->dest ? gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                   kept->name, kept->beyond)
+                   : gckpti_refuse(load, GCKPT_E_DATA, e,
+                                   "is external and not writable, and the file has other values; "
+                                   "bind it as writable, or leave it out");
 }
 
 /* Reads all data, in the order of the file. */
@@ -30311,23 +29907,10 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 #endif
 
 /* =================================================================================================
- * >>export: plans and weights as C constants
+ * >>export: plans as C constants, stores for them
  * ============================================================================================== */
 
-/* ---- export/params.c ---- */
-/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
-typedef struct {
-    const char *name;
-    const void *values; /* in their storage */
-    gckpt_shape shape;
-    uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
-    unsigned char storage, frozen;
-} gckpti_exported;
-
-
 /* >>export/params */
-GCKPTI_COLD_BEGIN
-
 /* ---- stores for plans that are compiled into a program ---- */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 {
@@ -30403,43 +29986,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
-{
-    const gckpt_init none = { 0, 0, 0 };
-    const gckpti_exported *exported = all;
-    if (!s || s->count || gckpti_has_peers(s))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "process; bind them before anything else");
-    while (exported < all + n &&
-           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* first all entries: the array cannot grow in place after values */
-    gckpt_result result = gckpti_ok(s);
-    if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
-                              exported->name);
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        gckpti_param *q = &s->params[i];
-        exported = &all[i];
-        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
-        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
-        if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values, 0);
-        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
-        q->uninitialised = 0;
-        q->assigned = 1;
-    }
-    if (result != GCKPT_OK) {
-        gckpti_hint_block(s, "store", &s->memory, 0);
-        gckpti_store_shrink(s, 0);
-    }
-    return result;
-}
-
-GCKPTI_COLD_END
-
 /* >>export/c */
 #ifndef GCKPT_NO_EXPORT
 /* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
@@ -30458,15 +30004,6 @@ static void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
         memcpy(&word, (const char *)data + 4 * i, 4);
         gckpti_print(out, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
     }
-}
-
-/* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
-static void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
-{
-    gckpti_print(out, "{ %i, {", shape->n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(out, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
-    gckpti_print(out, " } }");
 }
 
 static int gckpti_c_is_letter(char c)
@@ -30489,28 +30026,24 @@ static const char *gckpti_c_part_of(const gckpt_op *op)
     return !(op->flags & GCKPTI_BUILTIN_OP) ? "" : GCKPTI_OPS(GCKPTI_IF_IS) "";
 }
 
-/* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
-static int gckpti_c_in_enum(const gckpt_plan *p, int id)
-{
-    int listed = p->nodes[id].kind == GCKPTI_INPUT;
-    for (size_t i = 0; i < p->fetch_count && !listed; i++)
-        listed = p->fetches[i].id == id;
-    return listed;
-}
-
-/* Writes the tensor's name to `label`; characters that no identifier can have become '_'. */
-static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+/* Writes the name that a tensor has in the printed enum to `label`; characters that no identifier
+ * can have become '_'. Returns 0 if the enum lacks it: it is neither an input nor fetched. */
+static int gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
     const char *name =
         q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_planned_name(p, id);
     gckpti_text t = { label, size - 1 };
+    int listed = q->kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->fetch_count && !listed; i++)
+        listed = p->fetches[i].id == id;
     *label = 0;
     for (; *name; name++)
         gckpti_text_put(
             &t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
     if (t.end == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
+    return listed;
 }
 
 /* Prints enum { NAME_tokens = 0, .. }; if two tensors have the same name, appends their ids. */
@@ -30519,15 +30052,11 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        if (!gckpti_c_in_enum(p, id))
+        if (!gckpti_c_label(p, id, label, sizeof label))
             continue;
-        gckpti_c_label(p, id, label, sizeof label);
         int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
-            if (i != id && gckpti_c_in_enum(p, i)) {
-                gckpti_c_label(p, i, other, sizeof other);
-                taken = !strcmp(label, other);
-            }
+            taken = i != id && gckpti_c_label(p, i, other, sizeof other) && !strcmp(label, other);
         gckpti_print(out, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
         gckpti_print(out, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;
@@ -30614,9 +30143,9 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char at[2][24];
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
     GCKPTI_C_ARRAY(gckpti_node_info, info, node_count,
-                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s, UINT64_C(%u) },\n",
-                   q->cost.forward, q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
-                   gckpti_c_offset(q->host_saved, at[1]), q->hash)
+                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s },\n", q->cost.forward,
+                   q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
+                   gckpti_c_offset(q->host_saved, at[1]))
     GCKPTI_C_NUMBERS(size_t, live_bytes, length, gckpti_c_offset(*q, at[0]))
     GCKPTI_C_ARRAY(gckpt_buffer, buffers, buffer_count,
                    "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", q->start, q->end,
@@ -30637,10 +30166,8 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
                    q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
     GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
-    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count,
-                   "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n", q->id,
-                   (size_t)q->weight, q->regulariser, q->sample_size, q->built_cost.forward,
-                   q->built_cost.backward)
+    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count, "    { %i, %zU, %i, %I },\n", q->id,
+                   (size_t)q->weight, q->regulariser, q->sample_size)
     GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
                    q->gradient, gckpti_c_offset(q->offset, at))
     GCKPTI_C_ARRAY(char, names, name_bytes, "%s'\\%i%i%i',%s", (q - p->names) % 16 ? " " : "    ",
@@ -30683,10 +30210,6 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
 /* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* cost of recomputed forwards; of first forwards */
-    for (size_t x = 0; x < p->length; x++)
-        if (p->ins[x].kind == GCKPT_FORWARD)
-            cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
     gckpti_print(out,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
@@ -30698,8 +30221,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
-                 cost[1] ? cost[1] : 1);
+    gckpti_print(out, " },\n");
 #define GCKPTI_PRINTED(type, field, count, optional)                                               \
     gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
@@ -30824,257 +30346,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_plan(&out, plan, name);
     return gckpti_sink_flush(&out);
 }
-
-/* >>export/weights */
-/* ---- a store's parameters as C ---- */
-/* Prints the begin of an array of n elements' bits; in a union, from which floats are read. */
-static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
-                          const char *what, size_t i)
-{
-    gckpti_print(out, "static const union {\n    uint%i_t bits[%I];\n    float first;\n} ",
-                 8 * bytes, n);
-    gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
-}
-
-/* Prints parameter i's values in their storage type. */
-static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
-{
-    const gckpti_param *q = &s->params[i];
-    const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
-    gckpt_shape shape = q->p.shape;
-    const int64_t n = gckpti_pack_shape((int)q->p.storage, &shape);
-    const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
-    float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
-    gckpti_c_bits(out, bytes, n, name, "value", i);
-    for (int64_t at = 0, chunk; at < n && !raw; at += chunk) {
-        const float *x = gckpti_floats_at(s, q, GCKPTI_VALUES, at, buf, &chunk);
-        gckpti_c_words(out, x, (size_t)chunk);
-    }
-    for (int64_t at = 0; at < n && raw; at++)
-        gckpti_print(out, at % 16 ? " %i," : "\n    %i,",
-                     bytes == 2 ? ((const uint16_t *)raw)[at] : ((const unsigned char *)raw)[at]);
-    gckpti_print(out, "\n} };\n");
-}
-
-/* Prints parameter i's gckpti_exported. */
-static void gckpti_c_param(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
-{
-    const gckpt_parameter *p = &s->params[i].p;
-    gckpti_print(out, "    { \"");
-    for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
-        gckpti_print(out, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
-    gckpti_print(out, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_c_shape(out, &p->shape);
-    gckpti_print(out, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
-                 (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);
-}
-
-GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
-                                     gckpt_write_fn write, void *user)
-{
-    gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
-    size_t i = 0, bytes = 0;
-    int compressed = 0;
-    if (!store || !name || !write)
-        return GCKPT_E_ARG;
-    const char *problem = NULL;
-    if (!gckpti_c_identifier(name) || strlen(name) > 60)
-        problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    else if (gckpti_has_peers(store))
-        problem = "#error \"weights %s: the store " GCKPTI_IS_OF_SEVERAL "\"\n";
-    else if (!store->count)
-        problem = "#error \"weights %s: the store has no parameters\"\n";
-    for (; i < store->count && !problem; i += !problem) { /* only floats can be computed here */
-        const gckpti_param *q = &store->params[i];
-        if (!gckpti_has_values(q) && (gckpti_is_compressed((int)q->p.storage) ||
-                                      (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
-            problem = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
-    }
-    if (problem) {
-        gckpti_print(&out, problem, name, i);
-        gckpti_sink_flush(&out);
-        return GCKPT_E_ARG;
-    }
-    gckpti_print(
-        &out,
-        "/* Weights %s, printed by gckpt_store_c: compile them in the file that holds the\n"
-        " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
-        "#if GCKPT_PLAN_FORMAT != %i\n#error \"weights %s: printed by another version of "
-        "gradckpt.h: print them again (gckpt_store_c)\"\n#endif\n",
-        name, GCKPT_PLAN_FORMAT, name);
-    for (i = 0; i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        compressed = compressed || gckpti_is_compressed((int)q->p.storage);
-        bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
-        gckpti_c_values(&out, store, name, i);
-    }
-    if (compressed)
-        gckpti_print(&out,
-                     "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
-                     "without GCKPT_NO_QUANT\"\n#endif\n",
-                     name);
-    gckpti_print(
-        &out, "#define %s_flash_bytes %z\nstatic const gckpti_exported gckpti_%s_weights[] = {\n",
-        name, bytes, name);
-    for (i = 0; i < store->count; i++)
-        gckpti_c_param(&out, store, name, i);
-    gckpti_print(&out,
-                 "};\nstatic inline gckpt_result %s_bind(gckpt_store *s)\n{\n    return "
-                 "gckpti_bind_exported(s, gckpti_%s_weights, %z);\n}\n",
-                 name, name, store->count);
-    return gckpti_sink_flush(&out);
-}
 #endif
 
 GCKPTI_COLD_END /* begun in run/modules.h */
-
-/* No macro outlives the implementation, except those whose names begin with GCKPT. */
-#undef gckpti_error
-#undef gckpti_hint_block
-#undef gckpti_mark_changed
-#undef gckpti_pull
-#undef gckpti_mirror_array
-#undef gckpti_free_mirror
-#undef gckpti_close_mirrors
-#undef gckpti_notes_shrink
-#undef gckpti_notes_merge
-#undef gckpti_note_add
-#undef gckpti_set_single_process
-#undef gckpti_is_part
-#undef gckpti_has_peers
-#undef gckpti_part_of
-#undef gckpti_part_bytes
-#undef gckpti_set_update_part
-#undef gckpti_is_compressed
-#undef gckpti_values_bytes
-#undef gckpti_cpu_dequantise
-#undef gckpti_storage_name
-#undef gckpti_storage_bytes
-#undef gckpti_pack_shape
-#undef gckpti_unpack_shape
-#undef gckpti_values_chunk
-#undef gckpti_set_stored
-#undef gckpti_values_block
-#undef gckpti_compressed_at
-#undef gckpti_decompress
-#undef gckpti_compressed_from
-#undef gckpti_compress_at
-#undef gckpti_host_values
-#undef gckpti_delta_rule
-#undef gckpti_mixed_gradients
-#undef gckpti_mixed_attention_workspace
-#undef gckpti_linear_loss_block
-#undef gckpti_latest_rows
-#undef gckpti_f32
-#undef gckpti_halves
-#undef gckpti_arg_values
-#undef gckpti_arg_gradient
-#undef gckpti_out_of
-#undef gckpti_grad_out_of
-#undef gckpti_f32_destination
-#undef gckpti_source_of
-#undef gckpti_is_set
-#undef gckpti_widen_row
-#undef gckpti_narrow_row
-#undef gckpti_run_mixed
-#undef gckpti_mixed_workspace
-#undef gckpti_mixed_plain
-#undef gckpti_read
-#undef gckpti_open
-#undef gckpti_close
-#undef gckpti_store
-#undef gckpti_wider_kernels
-#undef gckpti_mixed_matches
-#undef gckpti_cpu_own_memory
-#undef gckpti_cpu_context
-#undef gckpti_cpu_name
-#undef gckpti_cpu_copy_in
-#undef gckpti_cpu_copy_out
-#undef gckpti_cpu_use_comm_queue
-#undef gckpti_cpu_wait_comm_queue
-#undef gckpti_cpu_wait_copies
-#undef gckpti_cpu_copy_async
-#undef gckpti_cpu_host_get
-#undef gckpti_cpu_host_release
-#undef gckpti_check_backend
-#undef gckpti_use_backend
-#undef gckpti_take_device_kernels
-#undef gckpti_alloc_backend
-#undef gckpti_free_backend
-#undef gckpti_sync_param
-#undef gckpti_host_floats
-#undef gckpti_run_on_host
-#undef gckpti_host_scratch_bytes
-#undef gckpti_has_known_counts
-#undef gckpti_copy
-#undef gckpti_copy_in
-#undef gckpti_copy_out
-#undef gckpti_finish
-#undef gckpti_is_fused_op
-#undef gckpti_fused_forward
-#undef gckpti_needs_peers
-#undef gckpti_split_scope
-#undef gckpti_planned_capacity
-#undef gckpti_rows_left
-#undef gckpti_counted_rows
-#undef gckpti_price_gather
-#undef gckpti_finish_hash
-#undef gckpti_is_gathered
-#undef gckpti_prefetch_gathers
-#undef gckpti_widest_isa
-#undef gckpti_is_rounded
-#undef gckpti_runs_fast
-#undef gckpti_first_precision
-#undef gckpti_mark_operands
-#undef gckpti_falls_back
-#undef gckpti_mark_precision
-#undef gckpti_place_copies
-#undef gckpti_copy_operands
-#undef gckpti_scan_copies
-#undef gckpti_price_copy
-#undef gckpti_backend_id
-#undef gckpti_backend_name
-#undef gckpti_has_fast_kernel
-#undef gckpti_query_backend
-#undef gckpti_is_staged
-#undef gckpti_pass
-#undef gckpti_round_trip_cost
-#undef gckpti_copy_cost
-#undef gckpti_restore_cost
-#undef gckpti_begin_strategy
-#undef gckpti_overlap_copies
-#undef gckpti_run_barrier
-#undef gckpti_run_update
-#undef gckpti_count_step
-#undef gckpti_init_pass
-#undef gckpti_group_of
-#undef gckpti_rows_end
-#undef gckpti_own_rows
-#undef gckpti_count_micro_batches
-#undef gckpti_is_under_way
-#undef gckpti_agree_on_step
-#undef gckpti_agree
-#undef gckpti_defer_error
-#undef gckpti_prepare_micro_batch
-#undef gckpti_end_micro_batch
-#undef gckpti_sum_losses
-#undef gckpti_run_reduce
-#undef gckpti_sum_squares
-#undef gckpti_run_gather
-#undef gckpti_restrict_pass
-#undef gckpti_gather_updated
-#undef gckpti_wait_in_flight
-#undef gckpti_agree_on_save
-#undef gckpti_gather_chunk
-#undef gckpti_set_precision
-#undef gckpti_set_narrow
-#undef gckpti_end_mixed_output
-#undef gckpti_end_mixed_gradient
-#undef gckpti_mixed_operands
-#undef gckpti_run_strips
-#undef gckpti_backend_copies
-#undef gckpti_wait_copies
-#undef gckpti_run_copies
 
 #ifdef __cplusplus
 }

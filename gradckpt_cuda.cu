@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
  *     >>common    fill, add, convert, update, dequantise                                       715
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3762
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3759
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
  *     >>backend   which kernels there are, the self-test, the table                            301
  */
@@ -2964,10 +2964,9 @@ void bias_gradient(const gckpt_call *call)
 
 void linear_by(const gckpt_call *call, bool backward)
 {
-    if (!backward)
-        return gckpti_linear_output(call, products);
-    gckpti_linear_gradients(call, products);
-    bias_gradient(call);
+    gckpti_run_matmul(call, backward, products);
+    if (backward)
+        bias_gradient(call);
 }
 
 #ifndef GCKPT_NO_AXES
@@ -3921,11 +3920,11 @@ void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     float *state = (float *)call->workspace;
     s.at.state[0] = state, s.at.state[1] = state + q.units, s.at.a = state + q.rows * q.state;
-    if (!q.h0)
+    if (!q.initial[0])
         fill(call, state, 0, q.rows * q.state);
-    for (int64_t k = 0; q.h0 && k < q.state; k += q.units)
+    for (int64_t k = 0; q.initial[0] && k < q.state; k += q.units)
         map(call, matrix_axes(q.rows, q.units, q.state, q.units), Copy(), { state + k, NULL },
-            value_of(k ? *q.c0 : *q.h0), NONE, NONE, 0);
+            value_of(*q.initial[k > 0]), NONE, NONE, 0);
     for (; s.t < s.steps; s.t++)
         for (s.part = 0; s.part <= q.before; s.part++) {
             gckpti_cells_forward(&q, s.part, q.p->data + s.t * q.gates, q.rows, state, s.at.a);
@@ -3940,7 +3939,7 @@ void cells_gradients(const gckpt_call *call, const gckpti_sequence &q, const Cel
 {
     const int64_t n = q.units, terms = q.rows * q.steps;
     for (int64_t k = 0; k < q.state; k += n) {
-        const gckpt_arg *start = k ? q.c0 : q.h0;
+        const gckpt_arg *start = q.initial[k > 0];
         if (start && start->grad)
             map(call, matrix_axes(q.rows, n, n, q.state), Copy(), grad_of(*start),
                 { s.at.d[0] + k, NULL }, NONE, NONE, start->accumulate);
@@ -3997,7 +3996,8 @@ void cells_by(const gckpt_call *call, bool backward)
     q.call = &f32, q.product = products;
     q.before = FORWARD != FORWARD2, q.split = q.before ? 2 * q.units : q.gates;
     s.steps = q.steps, s.gates = q.gates, s.state = q.state, s.lengths = q.lengths;
-    s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
+    s.h0 = q.initial[0] ? q.initial[0]->data : NULL;
+    s.c0 = q.initial[1] ? q.initial[1]->data : NULL;
     s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
     s.at.saved = (float *)call->saved, s.at.dp = q.p->grad, s.at.accumulate = q.p->accumulate;
     backward ? cells_backward<BACKWARD, BACKWARD2>(call, q, s)
@@ -4364,6 +4364,7 @@ int64_t logit_block(const gckpt_call *call, const gckpti_loss_layout &layout, in
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t sample = gckpti_sample_rows(&x->shape);
     const int64_t rows = gckpti_loss_block_rows(call, row, layout.block);
     float *workspace = (float *)call->workspace, *saved = (float *)call->saved;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
@@ -4378,27 +4379,23 @@ int64_t logit_block(const gckpt_call *call, const gckpti_loss_layout &layout, in
         widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, layout.chunk);
-        const gckpti_operand d = { workspace, NULL, l.n, 1, 0 };
-        gckpti_product t;
-        t.k_period = t.k_offset = 0;
-        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0);
-        gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
+        const gckpti_factors f = { rows, l.n, c,
+                                   gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
+                                   gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0),
+                                   gckpti_matrix(workspace, l.n, 1), 1, 1, sample, row % sample,
+                                   NULL };
+        gckpti_run_factors(call, products, &f, 0, gckpti_f32_destination(workspace), 0);
         if (l.cap > 0.0f)
             for_each<cap_at>(call, rows * l.n, workspace, 1.0f / l.cap, l.cap);
         if (!backward)
             for_each_row<loss_of_row>(call, rows, l);
         else
             for_each_row<loss_gradients_of_row<false>>(call, rows, l, params_of(call));
-        t.a = d, t.b = gckpti_transpose(&t.b);
-        if (dx)
-            gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
-        t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = row % t.k_period;
+        gckpti_run_factors(call, products, &f, 1, gckpti_f32_destination(dx),
+                           x->accumulate || l.first > 0);
         if (dw)
-            gckpti_gemm(call, products, &t, l.n, c, rows, dw + l.first * c,
-                              w->accumulate || row > 0);
+            gckpti_run_factors(call, products, &f, 2, gckpti_f32_destination(dw + l.first * c),
+                               w->accumulate || row > 0);
     }
     if (grad)
         narrow(call, dx, grad, rows * c);
@@ -5803,7 +5800,7 @@ void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
 void linear_forward(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpti_factors s = gckpti_factors_of(call);
     int transposed = *(const int *)call->attributes;
     Workspace workspace = { (char *)call->workspace, 0 };
     const uint16_t *x = operand(call, workspace, value_of(call->in[0]), s.m * s.k);
@@ -5819,7 +5816,7 @@ void linear_forward(const gckpt_call *call)
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
-    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpti_factors s = gckpti_factors_of(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
     Workspace workspace = { (char *)call->workspace, 0 };
@@ -5853,7 +5850,7 @@ void linear_backward(const gckpt_call *original)
 
 gckpt_result linear_workspace(gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpti_factors s = gckpti_factors_of(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     operand(call, forward, x, s.m * s.k);

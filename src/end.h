@@ -1,8 +1,5 @@
 GCKPTI_COLD_END /* begun in run/modules.h */
 
-/* No macro outlives the implementation, except those whose names begin with GCKPT. */
-@undef@
-
 #ifdef __cplusplus
 }
 #endif

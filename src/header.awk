@@ -169,21 +169,6 @@ function put_lines(several,    at, n, i) {
     for (i = 1; i <= n || i == 1; i++)
         put(at[i])
 }
-# Records the macros gckpti_.. that a line defines or undefines, in order, and whether each is still defined.
-function note_macro(line,    word) {
-    gsub(/^ *# */, "", line)
-    if (part == "" || line !~ /^(define|undef) +gckpti_/)
-        return
-    split(line, word, /[ (]+/)
-    is_defined[word[2]] = word[1] == "define"
-    if (is_defined[word[2]] && !listed_macro[word[2]]++)
-        macro[++macros] = word[2]
-}
-function put_undefs(    i) {
-    for (i = 1; i <= macros; i++)
-        if (is_defined[macro[i]])
-            put("#undef " macro[i])
-}
 # Checks that no other file defines the name that a line defines (names that macros paste are not checked).
 function check_duplicate(line, file) {
     if (line ~ /^(static|GCKPTI_FN|GCKPTI_DATA) [^=]*gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/) {
@@ -248,7 +233,7 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
             sub(/^ */, " ", more)
             joined = line = line more
         }
-        if (line ~ /^@[a-z ]+@$/ && line != "@undef@" && line != "@contents@") { # @parts@ .. @end@: text for editions with all
+        if (line ~ /^@[a-z ]+@$/ && line != "@contents@") { # @parts@ .. @end@: text for editions with all
             for_others = 0
             for (n = split(substr(line, 2, length(line) - 2), at, " "); n > 0; n--)
                 for_others = for_others || index(missing_parts " ", " " at[n] " ")
@@ -291,11 +276,7 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
                 put("/* >>" (stem(file) ~ /\// ? "" : part "/") stem(file) " */")
         }
         check_duplicate(line, file)
-        note_macro(line)
-        if (line == "@undef@")
-            put_undefs()
-        else
-            put_lines(line == joined ? as_written : line)
+        put_lines(line == joined ? as_written : line)
         blank = line == ""
     }
     if (condition != "")
@@ -342,7 +323,6 @@ $1 == "=" && $2 == "fixed" {
     }
     next
 }
-$1 == "=" && $2 == "keep" { kept_by_name[$3] = 1 }
 $1 == "=" { next }
 $1 == "+" && edition != "" && !chosen++ { choose_parts() }
 $1 == "/" { present[$2] = 1; next }
@@ -402,8 +382,8 @@ function is_dead(head,    list, n, i) {
     return 0
 }
 # Notes the private functions that are macros here because a part is missing: is_stub, those without an effect, whose body
-# only discards arguments or is a constant; is_zero, those whose body is 0. A name under an #if, or with another definition,
-# is no such function: the edition may have the part.
+# only discards arguments or is a constant; is_zero, those whose body is 0; is_identity, those whose body is their last
+# argument. A name under an #if, or with another definition, is no such function: the edition may have the part.
 function note_stubs(    i, name, body, depth, counts, nested, forms, stub) {
     for (i = 1; i <= lines; i++) {
         if (text[i] ~ /^ *# *if/)
@@ -418,13 +398,15 @@ function note_stubs(    i, name, body, depth, counts, nested, forms, stub) {
         body = text[i]
         if (nested || !sub(/^#define gckpti_[a-z0-9_]+\([a-z_, .]*\) +/, "", body) || body ~ /\\$/)
             continue
-        stub[name] = body == "0" ? 2 : 1
+        stub[name] = body == "0" ? 2 : body == "(result)" && text[i] ~ /, result\) / ? 3 : 1
         gsub(/\(void\)(\([a-z_]+\)|0)(, )?/, "", body)
-        if (body !~ /^\(?(0|GCKPT_OK)?\)?$/)
+        if (stub[name] < 3 && body !~ /^\(?(0|GCKPT_OK)?\)?$/)
             delete stub[name]
     }
     for (name in stub)
-        if (forms[name] == 1) {
+        if (forms[name] == 1 && stub[name] == 3)
+            is_identity[name] = 1
+        else if (forms[name] == 1) {
             is_stub[name] = 1
             if (stub[name] == 2)
                 is_zero[name] = 1
@@ -455,11 +437,18 @@ function are_used(from, to,    i, begin, end, line, word, uses_of, asked) {
             return 0
     return 1
 }
-# Drops the statements that only call such a function, unless they depend on a condition.
+# Drops the statements that only call such a function, unless they depend on a condition, and "result = f(.., result);".
 function drop_calls_of_stubs(    i, k, name, before) {
     for (i = 2; i <= lines; i++) {
         before = text[i - 1]
         sub(/ *\/\*.*\*\/$/, "", before)
+        if (text[i] ~ /^ +result = gckpti_[a-z_]+\(.*, result\);$/ && before ~ /([;{}]|@dead@)$/) {
+            name = text[i]
+            gsub(/^ +result = |\(.*/, "", name)
+            if (name in is_identity)
+                text[i] = "@dead@"
+            continue
+        }
         if (text[i] !~ /^ +(\(void\))?gckpti_[a-z0-9_]+\(/ || before !~ /([;{}:]|@dead@)$|^$/)
             continue
         name = text[i]
@@ -629,7 +618,7 @@ function miss_function(name) {
     missing_function[++missing_count] = name
     missing_part[missing_count] = (name in part_of_call) ? part_of_call[name] : lacks_part
 }
-function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count, prints) {
+function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count) {
     find_functions()
     for (f = 1; f <= functions; f++) {
         gone = 0
@@ -668,9 +657,8 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         k = last_of[f] + 1
     }
     note_uses(k, lines, 0)
-    prints = missing_parts !~ / export/ || missing_parts ~ / host/ # such editions compile printed C
     for (f = 1; f <= functions; f++) {
-        if (is_public[f] == 1 || (prints && name_of[f] in kept_by_name))
+        if (is_public[f] == 1)
             keep_function(name_of[f])
         for (form in pasted)
             if (name_of[f] ~ ("^" form "$") && (lacks_types == "" || name_of[f] !~ /_flops_backward$/))
@@ -702,6 +690,7 @@ function note_mentions(    i, line, name, in_macro) {
             continue
         line = code_of(i)
         in_macro = line ~ /^ *#/ || (in_macro && text[i - 1] ~ /\\$/)
+        sub(/^ *# *define +gckpti_[a-z0-9_]+/, "", line) # in place of the function, where a part is missing
         while (match(line, /gckpti_[a-z0-9_]+/)) {
             name = substr(line, RSTART, RLENGTH)
             line = substr(line, RSTART + RLENGTH)
@@ -737,29 +726,37 @@ function drop_needless_prototypes(    f, name, span, begin, i) {
         drop_lines(begin, span[3] + 0)
     }
 }
-# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left.
-function drop_empty_files(    i, begin, is_full, has_code) {
+# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left. Where both are in one file,
+# GCKPTI_COLD_BEGIN and _END do not count as code.
+function drop_empty_files(    i, begin, is_full, has_code, cold) {
     for (i = 1; i <= lines + 1; i++) {
         if (i > lines || text[i] ~ /^\/\* >>/ || text[i + 1] ~ /^ \* >>/) {
-            if (begin && !is_full)
+            if (begin && !is_full && !cold)
                 drop_lines(begin, i - 1)
             begin = text[i] ~ /^\/\* >>/ ? i : 0
-            is_full = 0
+            is_full = cold = 0
         }
-        if (i <= lines && code_of(i) != "" && !(i in dropped))
+        if (text[i] ~ /^GCKPTI_COLD_/)
+            cold += text[i] ~ /BEGIN/ ? 1 : -1
+        else if (i <= lines && code_of(i) != "" && !(i in dropped))
             is_full = has_code[part_of[i]] = 1
     }
     for (i = 1; i <= lines; i++)
         if (part_of[i] != "" && !(part_of[i] in has_code))
             drop_lines(i, i)
 }
-# Drops the headings ("---- store/arrays.c ----") that no code or comment follows before the next heading.
-function drop_empty_headings(    i, last) {
+# Drops the headings that no code or comment follows before the next heading, and those with the name of the file that
+# defines the functions below ("---- store/arrays.c ----") if none of their prototypes is left.
+function drop_empty_headings(    i, last, file) {
     for (i = 1; i <= lines; i++) {
         if (i in dropped || text[i] == "")
             continue
-        if (last && text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/)
-            drop_lines(last, last)
+        if (text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/) {
+            if (last || file)
+                drop_lines(last ? last : file, last ? last : file)
+            file = text[i] ~ /^\/\* ---- [a-z_]+\/[a-z_]+\.c ---- \*\/$/ ? i : 0
+        } else if (text[i] ~ /^(GCKPTI_FN|static) / && (i in in_prototype))
+            file = 0
         last = text[i] ~ /^\/\* ---- .*---- \*\/$/ ? i : 0
     }
 }
@@ -876,11 +873,13 @@ function forget_dropped(    i, k) {
     split("", needed)
     split("", used_declaration)
 }
-# Drops each #if whose branches are all empty.
+# Drops each #if whose branches are all empty; makes an #ifdef of an #ifndef whose first branch is.
 function drop_empty_conditionals(    i, deep) {
     for (i = 1; i <= lines; i++) {
         if (i in dropped || text[i] == "")
             continue
+        if (text[i] == "#else" && !is_full[deep] && sub(/^#ifndef /, "#ifdef ", text[begun_at[deep]]))
+            drop_lines(i, i)
         if (text[i] ~ /^ *# *if/) {
             begun_at[++deep] = i
             is_full[deep] = 0
@@ -911,6 +910,18 @@ function merge_conditionals(    i, deep, condition, end) {
         end = text[i] ~ /^ *# *endif/ ? i : 0
         if (end)
             deep--
+    }
+}
+# Drops each GCKPTI_COLD_END and the next GCKPTI_COLD_BEGIN between which there are only comments and blank lines.
+function merge_cold(    i, end) {
+    for (i = 1; i <= lines; i++) {
+        if ((i in dropped) || text[i] == "" || text[i] ~ /^(\/\*| \*|\/\/)/)
+            continue
+        if (end && text[i] ~ /^GCKPTI_COLD_BEGIN/) {
+            drop_lines(end, end)
+            drop_lines(i, i)
+        }
+        end = text[i] ~ /^GCKPTI_COLD_END/ ? i : 0
     }
 }
 function contents(    i) {
@@ -970,10 +981,12 @@ END {
         if (missing_parts == "")
             find_functions()
         drop_needless_prototypes()
+        drop_empty_conditionals()
         if (missing_parts != "")
             drop_empty_files()
         drop_empty_headings()
         merge_conditionals()
+        merge_cold()
     }
     for (i = 1; i <= lines && !bad; i++) {
         if (i in dropped || (edition != "" && text[i] == "" && blank))

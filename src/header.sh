@@ -13,10 +13,10 @@
 # lines and, in the third column, the #if that must enclose the whole file ("-" or nothing if there is no #if). A file
 # marked "separate" only serves to compile each file by itself and is left out, as are includes of other files of the
 # folder (#include "..." except "gradckpt.h"), #pragma once, code under #ifdef GCKPTI_SEPARATE_TU, prototypes of private
-# functions that are defined before their uses (their comments move to the definitions), and each #endif that an #if of the
-# same condition follows. A comment with its name (>>) begins each file. src/api.h is completed by the api.h files of features that it includes. @undef@ becomes
-# an #undef of each private macro that is still defined there, except those that gradckpt_cuda.cu uses. Lines between
-# @PARTS@ and @end@ are for editions that have these parts. Fails, with a message, for a file that is missing, listed twice,
+# functions that are defined before their uses (their comments move to the definitions), each #endif that an #if of the
+# same condition follows, and each GCKPTI_COLD_END that a GCKPTI_COLD_BEGIN follows. A comment with its name (>>) begins
+# each file. src/api.h is completed by the api.h files of features that it includes. Lines between @PARTS@ and @end@ are
+# for editions that have these parts. Fails, with a message, for a file that is missing, listed twice,
 # not listed or not enclosed by its #if; and for a function or table (static, GCKPTI_FN, GCKPTI_DATA) that two files define.
 dir=$1 edition=$2 parts=$3
 [ -f "$dir/MANIFEST" ] || { echo "src/header.sh: $dir has no MANIFEST: sh src/header.sh src > gradckpt.h" >&2; exit 1; }

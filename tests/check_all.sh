@@ -120,7 +120,7 @@ object()
 plain="${CC:-cc} -std=gnu99 -O2"
 plain_object()
 {
-    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_FULL_BUILD -include tests/compile/unused.c
+    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain $W -DGCKPTI_FULL_BUILD
 }
 
 # linked OUTPUT SOURCE OPTIONS...: builds a program of public names, linked with the object that checks share
@@ -582,7 +582,7 @@ END
             symbols_of small -ffreestanding -DGCKPT_SMALL; } > $B/$1.txt || return 1
         ! awk '$(NF-1) == "U" && $NF !~ /^(mem(cpy|set|move|cmp|chr)|str(len|cmp|chr)|_GLOBAL_OFFSET_TABLE_)$/' \
             $B/$1.txt | grep . ;;
-    macros)                 # what an including file sees: only GCKPT_ and GRADCKPT_
+    macros)                 # what an including file sees: only GCKPT_ and GRADCKPT_; with the implementation, gckpti_ too
         need gcc
         for set in "" -DGRADCKPT_IMPLEMENTATION "-DGRADCKPT_IMPLEMENTATION -DGCKPT_SMALL"; do
             : > $B/$1-only.c
@@ -593,7 +593,7 @@ END
             { cat $B/$1-only.c; echo '#include "gradckpt.h"'; } > $B/$1-with.c
             gcc -std=gnu99 -I. $set -dM -E $B/$1-with.c | sort > $B/$1-after.txt || return 1
             comm -13 $B/$1-before.txt $B/$1-after.txt | awk '{ print $2 }' |
-                grep -v -E '^(GCKPT|GRADCKPT)' | grep . && return 1
+                grep -v -E "^(GCKPT|GRADCKPT${set:+|gckpti_})" | grep . && return 1
         done
         return 0 ;;
     # ---- a device's build, run here ----

@@ -488,8 +488,6 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         for (int k = i % 2 ? 0 : 4; k > 0; k--)
             pc_word(t); /* skips two costs; UINT64_C(cost) is read as two numbers, 64 and the cost */
         f->host_offset[i] = pc_word(t);
-        if (i % 2)
-            pc_word(t), pc_word(t);
     }
     pc_seek(t, "gckpti_x_sizes[] = {\n");
     for (size_t at = 0, end = 0; at <= end && !t->truncated; at++) {

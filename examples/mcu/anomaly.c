@@ -72,7 +72,7 @@ int main(void)
     gckpt_store *s = gckpt_store_new(NULL);
     float row[READINGS], worst = 0;
     if (train(s) || gckpt_store_freeze(s, "*", 1) != GCKPT_OK ||
-        gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
+        weights_print(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, READINGS));
@@ -91,7 +91,7 @@ int main(void)
 #else
 #include "anomaly_plan.h"
 
-static char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
+static char store_block[plan_store_bytes - weights_bytes], exec_block[plan_exec_bytes];
 
 int main(void)
 {

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #ifdef PLAN
+#include "../weights.h"
 #include <stdio.h>
 static size_t job_to_stdout(void *user, const void *bytes, size_t size)
 {

@@ -102,7 +102,7 @@ int main(void)
     gckpt_store *s = gckpt_store_new(NULL);
     if (learn(s) || gckpt_store_freeze(s, "c?.*", 1) != GCKPT_OK ||
         gckpt_store_quantise(s, "c?.*", GCKPT_STORAGE_I8) != GCKPT_OK ||
-        gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
+        weights_print(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *features = features_of(heard(g, 1));
@@ -124,7 +124,7 @@ enum {
     ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena_bytes : learn_arena_bytes
 };
 
-static char store_block[recognise_store_bytes - weights_flash_bytes];
+static char store_block[recognise_store_bytes - weights_bytes];
 static char recognise_block[recognise_exec_bytes - recognise_arena_bytes];
 static char learn_block[learn_exec_bytes - learn_arena_bytes];
 /* shared by both executors, which never run at the same time */

@@ -39,7 +39,7 @@ int main(void)
     gckpt_store *s = trained(size);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_plan_desc desc = { .budget = 31500 + gckpt_store_bytes(s), .batch = ROWS };
-    if (gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
+    if (weights_print(s, "weights", job_to_stdout, NULL) != GCKPT_OK)
         return 1;
     /* this graph has the adapters, whose values are initial ones */
     const gckpt_term term = transformer_build(g, &size, 1);
@@ -48,7 +48,7 @@ int main(void)
 #else
 #include "lora_plan.h"
 
-static char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
+static char store_block[plan_store_bytes - weights_bytes], exec_block[plan_exec_bytes];
 static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)

@@ -109,7 +109,7 @@ int main(void)
             return 1;
     if (gckpt_store_freeze(s, "*.w", 1) != GCKPT_OK ||
         gckpt_store_quantise(s, "*.w", GCKPT_STORAGE_I8) != GCKPT_OK ||
-        gckpt_store_c(s, "weights", job_to_stdout, NULL) != GCKPT_OK) {
+        weights_print(s, "weights", job_to_stdout, NULL) != GCKPT_OK) {
         fprintf(stderr, "%s\n", gckpt_error_text(s));
         return 1;
     }
@@ -122,7 +122,7 @@ int main(void)
 
 enum { STEPS = 4 };
 
-static char store_block[plan_store_bytes - weights_flash_bytes];
+static char store_block[plan_store_bytes - weights_bytes];
 static char exec_block[plan_exec_bytes];
 static unsigned char image[SIDE * SIDE * COLOURS];
 

@@ -27,19 +27,9 @@ static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t h
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
  * elements ---- */
 typedef struct {
-    int64_t rows, heads, tiles[2]; /* work items along the mask's axes: 1 where it is repeated */
+    gckpti_attn h;
+    int64_t n[4]; /* work items along rows, heads, tiles of queries, of keys: 1 where repeated */
 } gckpti_mask_items;
-
-static gckpti_mask_items gckpti_mask_items_of(const gckpti_attn *h)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    const int64_t *step = mask.step, tile = GCKPTI_KEY_TILE;
-    gckpti_mask_items n = { 1, 1, { 1, 1 } };
-    n.rows = step[0] ? h->call->shape.d[0] : 1, n.heads = step[1] ? h->heads : 1;
-    n.tiles[0] = step[2] ? (h->t + tile - 1) / tile : 1;
-    n.tiles[1] = step[3] ? (h->s + tile - 1) / tile : 1;
-    return n;
-}
 
 static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int64_t j0,
                              float *scratch)
@@ -69,19 +59,18 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
 
 static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_attn *h = (const gckpti_attn *)context;
-    const gckpti_mask_items n = gckpti_mask_items_of(h);
-    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE,
-                  at_j = item % n.tiles[1] * tile;
-    const int64_t at_i = item / n.tiles[1] % n.tiles[0] * tile,
-                  plane = item / n.tiles[1] / n.tiles[0];
+    const gckpti_mask_items *s = (const gckpti_mask_items *)context;
+    const gckpti_attn *h = &s->h;
+    const int64_t rows = h->call->shape.d[0], tile = GCKPTI_KEY_TILE, *n = s->n;
+    const int64_t at_j = item % n[3] * tile, at_i = item / n[3] % n[2] * tile;
+    const int64_t plane = item / n[3] / n[2];
     float *scratch = (float *)h->call->workspace;
     if (worker)
         scratch += worker * gckpti_attention_workspace(h->call, h->t, h->shared_keys, h->d, 1);
-    for (int64_t b = plane / n.heads; b < rows; b += n.rows)
-        for (int64_t k = plane % n.heads; k < h->heads; k += n.heads)
-            for (int64_t i = at_i; i < h->t; i += n.tiles[0] * tile)
-                for (int64_t j = at_j; j < h->s; j += n.tiles[1] * tile)
+    for (int64_t b = plane / n[1]; b < rows; b += n[0])
+        for (int64_t k = plane % n[1]; k < h->heads; k += n[1])
+            for (int64_t i = at_i; i < h->t; i += n[2] * tile)
+                for (int64_t j = at_j; j < h->s; j += n[3] * tile)
                     GCKPTI_KERNEL_OF(h->call, attention->mask, gckpti_mask_tile)
     (h, b * h->heads + k, i, j, scratch);
 }
@@ -92,9 +81,14 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
                                              GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
     gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
     f32.precision = GCKPT_FP32, f32.inputs = 3;
-    gckpti_attn h = gckpti_attn_of(&f32);
-    const gckpti_mask_items n = gckpti_mask_items_of(&h);
-    const int64_t items = n.rows * n.heads * n.tiles[0] * n.tiles[1];
+    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
+    gckpti_mask_items s = { gckpti_attn_of(&f32), { 1, 1, 1, 1 } };
+    const int64_t all[4] = { call->shape.d[0], s.h.heads, s.h.blocks,
+                             (s.h.s + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE };
+    int64_t items = 1;
+    for (int k = 0; k < 4; items *= s.n[k++])
+        if (mask.step[k])
+            s.n[k] = all[k];
     if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
@@ -103,7 +97,7 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
         return;
     gckpti_zero_gradients(call, 3, 4);
     gckpt_parallel(call->kernels ? call : NULL, items,
-                   2 * call->shape.d[0] * h.t * h.s * h.c / items, gckpti_mask_item, &h);
+                   2 * call->shape.d[0] * s.h.t * s.h.s * s.h.c / items, gckpti_mask_item, &s);
 }
 GCKPTI_OP_KERNELS(masked_attention, gckpti_run_masked_attention(call, backward))
 

@@ -81,19 +81,14 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
     const gckpt_shape *lengths = &call->in[3].shape;
-    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
-        (!o->key_heads && q->d[2] != k->d[2]))
+    const int key_heads = o->key_heads ? o->key_heads : o->heads;
+    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] || o->heads < 1 ||
+        key_heads < 1 || o->heads % key_heads || q->d[2] % o->heads ||
+        k->d[2] != q->d[2] / o->heads * key_heads)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
-    if (o->heads < 1 || q->d[2] % o->heads)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
-                          q->d[2], o->heads);
-    if (o->key_heads && (o->key_heads < 1 || o->heads % o->key_heads ||
-                         k->d[2] != q->d[2] / o->heads * o->key_heads))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: key_heads %i must divide the %i heads, and k %S, v have "
-                          "key_heads * %I columns, as q %S has heads * %I",
-                          o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
+                          "attention, %i heads, key_heads %i, which must divide them: q %S must be "
+                          "(B,T,heads D), k %S and v %S (B,S,key_heads D)",
+                          o->heads, key_heads, q, k, v);
     const int has_mask = gckpti_has_mask(call);
     if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,

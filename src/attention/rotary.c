@@ -27,17 +27,13 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->columns && x->d[2] / o->heads % 2))
+    const int64_t d = x->n == 3 && o->heads > 0 ? x->d[2] / o->heads : 0;
+    const int64_t columns = gckpti_rotary_columns(o, d);
+    if (!d || x->d[2] % o->heads || columns < 0 || columns > d || columns % 2)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: x %S must be (B,T,C), C = %i heads of even "
-                          "size",
-                          x, o->heads);
-    const int64_t d = x->d[2] / o->heads, columns = gckpti_rotary_columns(o, d);
-    if (columns < 0 || columns > d || columns % 2)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "rotary: columns is %I; it must be even and at most a head's %I (0: "
-                          "all)",
-                          columns, d);
+                          "rotary: x %S must be (B,T,C) with C = %i heads, and columns %I even and "
+                          "at most a head's %I (0: all)",
+                          x, o->heads, columns, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
@@ -100,13 +96,12 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t columns = desc->columns ? desc->columns : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    gckpti_rotary o = {
-        desc->heads, desc->base, (int)gckpti_min(desc->position, INT32_MAX), 0, 0, 0
-    };
-    o.base = desc->base == 0.0f ? 10000.0f : desc->base, o.scale = scale,
-    o.has_frequencies = f != NULL;
-    size_t bytes =
-        desc->position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    const float base = desc->base == 0.0f ? 10000.0f : desc->base;
+    const int position = (int)gckpti_min(desc->position, INT32_MAX);
+    gckpti_rotary o = { desc->heads, base, position, 0, scale, f != NULL };
+    size_t bytes = position ? offsetof(gckpti_rotary, columns) : offsetof(gckpti_rotary, position);
+    if (f || columns != d || scale < 1.0f || scale > 1.0f)
+        o.columns = (int)gckpti_min(columns < 0 ? -1 : columns, INT32_MAX), bytes = sizeof o;
     if (desc->position < 0 || desc->position > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; it must be 0 to %i",
                            desc->position, INT32_MAX);
@@ -115,10 +110,6 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
                            "rotary: scale %g must be positive, and frequencies at most %i, not %I",
                            (double)scale, GCKPTI_ROTARY_MAX, f ? columns / 2 : 0);
     a.o = o;
-    if (f || columns != d || scale < 1.0f || scale > 1.0f) {
-        a.o.columns = (int)(columns < 0 ? -1 : gckpti_min(columns, INT32_MAX));
-        bytes = sizeof a.o;
-    }
     for (int64_t i = 0; f && i < columns / 2; i++) {
         if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
             return gckpti_fail(x->graph, GCKPT_E_ARG,

@@ -19,21 +19,14 @@ typedef struct {
                               * matrices are one product, since they share b and a's are adjacent */
 } gckpti_matmul_batches;
 
-/* Returns the leading axes of a or b. */
-static gckpt_shape gckpti_matmul_leads(const gckpt_shape *x)
-{
-    gckpt_shape leads = *x;
-    leads.n -= 2;
-    return leads;
-}
-
 static gckpti_matmul_batches gckpti_matmul_batches_of(const gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape, *out = &call->shape;
-    const gckpt_shape leads[3] = { gckpti_matmul_leads(a), gckpti_matmul_leads(b),
-                                   gckpti_matmul_leads(out) };
+    gckpt_shape leads[3] = { *a, *b, *out };
     const gckpt_shape *const shapes[4] = { &leads[0], &leads[1], &leads[2], NULL };
     gckpti_matmul_batches z;
+    for (int k = 0; k < 3; k++)
+        leads[k].n -= 2;
     z.m = z.period = out->d[out->n - 2], z.n = gckpti_last(out), z.k = gckpti_last(a);
     z.elements[GCKPTI_MATMUL_A] = z.m * z.k, z.elements[GCKPTI_MATMUL_B] = z.k * z.n;
     z.elements[GCKPTI_MATMUL_OUT] = z.m * z.n;
@@ -98,26 +91,16 @@ static void gckpti_broadcast_matmul_run(const gckpt_call *call, int backward, gc
 {
     enum { A = GCKPTI_MATMUL_A, B = GCKPTI_MATMUL_B, C = GCKPTI_MATMUL_OUT };
     static const int of[4][3] = { { A, B, C }, { C, B, A }, { A, C, B }, { C, A, B } };
-    const int transposed = *(const int *)call->attributes;
-    const gckpt_arg *in = call->in;
-    for (int i = 0; i <= backward; i++) {
+    for (int i = backward; i <= 2 * backward; i++) {
+        const gckpt_arg *to = &call->in[i ? i - 1 : 0];
+        const gckpti_destination c = i ? gckpti_arg_gradient(to) : gckpti_out_of(call);
         gckpti_matmul_batches z = gckpti_matmul_batches_of(call);
-        const gckpti_operand a = gckpti_matrix(in[0].data, z.k, 1);
-        const gckpti_operand g = gckpti_matrix(call->grad_out, z.n, 1);
-        const gckpti_operand b =
-            transposed ? gckpti_matrix(in[1].data, z.k, 1) : gckpti_matrix(in[1].data, 1, z.n);
-        float *const to = backward ? in[i].grad : call->out;
-        gckpti_product t = gckpti_product_of(z.m, z.n, z.k, a, b, to);
-        if (backward && i == 0)
-            t = gckpti_product_of(z.m, z.k, z.n, g, gckpti_transpose(&b), to);
-        else if (backward && transposed)
-            t = gckpti_product_of(z.n, z.k, z.m, gckpti_transpose(&g), gckpti_transpose(&a), to);
-        else if (backward)
-            t = gckpti_product_of(z.k, z.n, z.m, gckpti_transpose(&a), gckpti_transpose(&g), to);
-        t.accumulate = backward && in[i].accumulate, t.workspace = call->workspace;
-        t.k_period = backward && i ? z.period : 0;
-        if (to)
-            gckpti_run_batches(call, &z, t, of[backward + i + (backward && i && transposed)], run);
+        gckpti_factors f = gckpti_factors_of(call);
+        f.m = z.m, f.batch = 1, f.period = z.period;
+        if (gckpti_is_set(c))
+            gckpti_run_batches(call, &z,
+                               gckpti_factors_product(call, &f, i, c, i && to->accumulate),
+                               of[i + (i == 2 && f.transposed)], run);
     }
 }
 

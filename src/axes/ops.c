@@ -40,7 +40,7 @@ static void gckpti_permute_move(gckpti_iter *it, const gckpt_call *call, int i)
         gckpti_iter_add_axis(it, call->shape.d[k], step);
     }
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 1, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -78,7 +78,7 @@ static void gckpti_concat_move(gckpti_iter *it, const gckpt_call *call, int i)
         begin += call->in[k].shape.d[at];
     gckpti_block_axes(it, call, i, 1, at, begin);
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, call->inputs, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -113,36 +113,30 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
+/* Iterates over x and its place in y (part 0), or over the copies before (1) or after it (2). */
+static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int part)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    gckpti_block_axes(it, call, i, 1, p->axis, p->before);
-}
-/* Copies the ends of line `at` of the padded axis, or adds their gradients. */
-static void gckpti_pad_ends(const gckpt_call *call, int64_t at)
-{
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    const int64_t all = p->before + v.size + p->after, n = v.inner;
-    for (int64_t k = p->before ? 0 : v.size; k < all; k += k == p->before - 1 ? v.size + 1 : 1) {
-        const int64_t x = (at * v.size + gckpti_pad_source(p, v.size, k)) * n;
-        const int64_t y = (at * all + k) * n;
-        float *dx = call->in[0].grad;
-        if (!call->grad_out)
-            memcpy(call->out + y, call->in[0].data + x, (size_t)n * sizeof(float));
-        for (int64_t c = 0; call->grad_out && c < n; c++)
-            dx[x + c] += call->grad_out[y + c];
-    }
+    const gckpti_axis_split x = gckpti_split_at(&call->in[0].shape, p->axis);
+    const int64_t n = x.inner, all = p->before + x.size + p->after;
+    const int64_t count = part == 0 ? x.size : part == 1 ? p->before : p->after;
+    const int64_t place = part == 0 ? p->before : part == 1 ? 0 : p->before + x.size;
+    const int64_t to_next = part == 0 ? n : p->mode == GCKPT_PAD_REFLECT ? -n : 0;
+    const int64_t step[3][4] = { { 1, 1 }, { to_next, n }, { x.size * n, all * n } };
+    const gckpt_shape one = gckpt_shape1(1);
+    const gckpt_shape *const shapes[4] = { &one, &one, NULL, NULL };
+    gckpti_iter_over(it, &one, shapes);
+    gckpti_iter_add_axis(it, n, step[0]);
+    gckpti_iter_add_axis(it, count, step[1]);
+    gckpti_iter_add_axis(it, x.outer, step[2]);
+    it->offset[0] = gckpti_pad_source(p, x.size, place) * n, it->offset[1] = place * n;
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     if (!backward && p->mode == GCKPT_PAD_VALUE)
         gckpti_cpu_fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
-    gckpti_run_moves(call, backward, gckpti_pad_move);
-    if (p->mode != GCKPT_PAD_VALUE && (!backward || call->in[0].grad))
-        gckpti_for_each(call, v.outer, ((int64_t)p->before + p->after) * v.inner, gckpti_pad_ends);
+    gckpti_run_moves(call, backward, p->mode == GCKPT_PAD_VALUE ? 1 : 3, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
@@ -271,42 +265,77 @@ static gckpt_result gckpti_top_k_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Returns the element that precedes all others that do not precede element `last`, nor are it;
- * `last` is -1 for none. */
-static int64_t gckpti_next_largest(const float *x, const gckpti_axis_split *v, int64_t last)
+/* The results of max, argmax, top_k and top_k_indices (k of them) on an axis; out and index may be
+ * NULL. A work item is an entry of the axes before the axis; it takes some columns at a time. */
+enum { GCKPTI_MAX_COLUMNS = 32 };
+typedef struct {
+    const gckpt_call *call;
+    gckpti_axis_split v;
+    float *out;
+    int32_t *index;
+    int64_t k;
+} gckpti_max_state;
+
+/* Replaces last[c], for each of n columns, by the element that precedes all others that do not
+ * precede element last[c], nor are it; last[c] is -1 for none. */
+static void gckpti_next_largest(const gckpti_axis_split *v, const float *x, int64_t n,
+                                int32_t *last)
 {
-    const float limit = last < 0 ? 0.0f : x[last * v->inner];
-    float most = 0.0f;
-    int64_t best = -1;
+    float limit[GCKPTI_MAX_COLUMNS], most[GCKPTI_MAX_COLUMNS];
+    int32_t best[GCKPTI_MAX_COLUMNS];
+    for (int64_t c = 0; c < n; c++)
+        limit[c] = last[c] < 0 ? 0.0f : x[last[c] * v->inner + c], best[c] = -1, most[c] = 0.0f;
     for (int64_t i = 0; i < v->size; i++, x += v->inner)
-        if ((last < 0 || gckpti_precedes(limit, last, *x, i)) &&
-            (best < 0 || (most == most && !(*x <= most))))
-            best = i, most = *x;
-    return best;
+        for (int64_t c = 0; c < n; c++)
+            if ((best[c] < 0 || !(x[c] <= most[c])) && (best[c] < 0 || most[c] == most[c]) &&
+                (last[c] < 0 || gckpti_precedes(limit[c], last[c], x[c], i)))
+                best[c] = (int32_t)i, most[c] = x[c];
+    memcpy(last, best, (size_t)n * sizeof *best);
 }
 
-static void gckpti_run_max(const gckpt_call *call, float *out, void *saved, int k)
+/* Writes results j.. of n columns, whose elements are at `best` of the axis, the first at x. */
+static void gckpti_max_write(const gckpti_max_state *s, const float *x, int64_t j, int64_t n,
+                             const int32_t *best)
 {
-    const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
-    const int64_t n = !g || x->grad ? v.outer * v.inner : 0;
-    int32_t *index = (int32_t *)saved;
-    for (int64_t r = 0; r < n; r++) {
-        const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
-        int64_t best = -1, to = r / v.inner * k * v.inner + r % v.inner;
-        for (int64_t i = 0; g && !x->accumulate && i < v.size; i++)
-            x->grad[first + i * v.inner] = 0.0f;
-        for (int j = 0; j < k; j++, to += v.inner) {
-            best = g ? index[to] : gckpti_next_largest(x->data + first, &v, best);
+    for (int64_t c = 0; s->out && c < n; c++)
+        s->out[j + c] = x[best[c] * s->v.inner + c];
+    if (s->index)
+        memcpy(s->index + j, best, (size_t)n * sizeof *best);
+}
+
+static void gckpti_max_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_max_state *s = (const gckpti_max_state *)context;
+    const gckpt_arg *to = &s->call->in[0];
+    const float *g = s->call->grad_out;
+    const int64_t inner = s->v.inner, first = i * s->v.size * inner;
+    (void)worker;
+    if (g)
+        gckpti_zero_unless(to->grad + first, s->v.size * inner, to->accumulate);
+    for (int64_t c = 0, n; c < inner; c += n) {
+        int32_t best[GCKPTI_MAX_COLUMNS];
+        n = gckpti_min(inner - c, GCKPTI_MAX_COLUMNS);
+        for (int64_t e = 0; e < n; e++)
+            best[e] = -1;
+        for (int64_t at = i * s->k * inner + c, end = at + s->k * inner; at < end; at += inner) {
+            for (int64_t e = 0; g && e < n; e++)
+                gckpti_put(&to->grad[first + s->index[at + e] * inner + c + e], g[at + e],
+                           to->accumulate);
             if (g)
-                gckpti_put(&x->grad[first + best * v.inner], g[to], x->accumulate);
-            if (!g && out)
-                out[to] = x->data[first + best * v.inner];
-            if (!g && index)
-                index[to] = (int32_t)best;
+                continue;
+            gckpti_next_largest(&s->v, to->data + first + c, n, best);
+            gckpti_max_write(s, to->data + first + c, at, n, best);
         }
     }
+}
+
+static void gckpti_run_max(const gckpt_call *call, float *out, void *index, int k)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_max_state s = { call, gckpti_split_at(&x->shape, *(const int *)call->attributes), out,
+                           (int32_t *)index, k };
+    if (!call->grad_out || x->grad)
+        gckpt_parallel(call, s.v.outer, 4 * s.v.size * s.v.inner * k, gckpti_max_item, &s);
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved, 1))
 GCKPTI_OP_KERNELS(top_k, (void)backward;

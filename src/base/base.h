@@ -38,13 +38,16 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 /* Appends formatted text; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
-GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
 
 /* Returns a gckpti_text that appends to the object's text. */
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
-/* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
+/* Sets the object's last or sticky error, unless it has a sticky one. */
+GCKPTI_FN void gckpti_set_error(void *object, gckpt_result result, int sticky, const char *format,
+                                va_list args);
+
 #ifndef GCKPT_NO_TEXT
+/* Sets the last error likewise. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #else
 /* Without error texts, only the result is stored. Other arguments count as used. */

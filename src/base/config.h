@@ -209,13 +209,14 @@ extern "C" {
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
     GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
     GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
-enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* graphs, plans */
+enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */

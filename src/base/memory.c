@@ -4,8 +4,7 @@
 
 GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
+    gckpti_allocator a = { { NULL, NULL, NULL, 0 }, 0, 0, 0 };
     if (memory)
         a.desc = *memory;
     return a;

@@ -3,10 +3,7 @@
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    gckpt_shape s;
-    memset(&s, 0, sizeof s);
-    s.n = n;
-    s.d[0] = a, s.d[1] = b, s.d[2] = c, s.d[3] = d;
+    const gckpt_shape s = { n, { a, b, c, d } };
     return s;
 }
 

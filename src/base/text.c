@@ -113,10 +113,15 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
-GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args)
+GCKPTI_FN void gckpti_set_error(void *object, gckpt_result result, int sticky, const char *format,
+                                va_list args)
 {
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return;
+    *(sticky ? &o->sticky : &o->last) = result;
 #ifdef GCKPT_NO_TEXT
-    (void)o, (void)format, (void)args;
+    (void)format, (void)args;
 #else
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
@@ -134,13 +139,9 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
 #ifndef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
 {
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
     va_list args;
     va_start(args, format);
-    o->last = result;
-    gckpti_set_text(o, format, args);
+    gckpti_set_error(object, result, 0, format, args);
     va_end(args);
     return result;
 }

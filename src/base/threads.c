@@ -13,29 +13,39 @@ GCKPT_API int gckpt_threads(void)
 
 #if GCKPTI_HAS_FAST
 /* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. ---- */
+ * worker's number selects its scratch. Items are cut into one range for each worker; a thread
+ * claims items of its own range first: in the next loop it then reads what its own core has
+ * written. ---- */
+enum { GCKPTI_RANGES = 64 };
+typedef struct {
+    int64_t next, end;
+    char pad[48]; /* each range has its own cache line */
+} gckpti_item_range;
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n, next, chunk, item_cost;
+    int64_t ranges, chunk, item_cost;
     const gckpti_runner *runner;
+    gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
-/* Claims `chunk` items at a time until none is left; `polls`: calls poll between them. */
-static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int polls)
+/* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
+ * calls poll between them. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
+                               int polls)
 {
     int64_t done = 0;
-    for (;;) {
-        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
-        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
-        if (i >= loop->n)
-            return;
-        for (; i < end; i++) {
-            loop->body(loop->context, i, worker);
-            done += polls ? loop->item_cost : 0;
-            if (done >= 1 << 18) {
-                loop->runner->poll(loop->runner->poll_context);
-                done = 0;
+    for (int64_t k = 0; k < loop->ranges; k++) {
+        gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
+        int64_t i, end;
+        while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
+            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++) {
+                loop->body(loop->context, i, worker);
+                done += polls ? loop->item_cost : 0;
+                if (done >= 1 << 18) {
+                    loop->runner->poll(loop->runner->poll_context);
+                    done = 0;
+                }
             }
         }
     }
@@ -44,7 +54,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int p
 /* Runs a worker on one of the program's own threads. */
 static void gckpti_run_worker(void *loop, int64_t worker)
 {
-    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, 0);
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker, 0);
 }
 #endif
 
@@ -73,14 +83,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_workers(gckpti_team *team, int polls)
+static void gckpti_team_run_workers(gckpti_team *team, int64_t thread, int polls)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        gckpti_claim_items(team->loop, unclaimed - 1, polls);
+        gckpti_claim_items(team->loop, unclaimed - 1, thread, polls);
         done++;
     }
     if (done)
@@ -99,16 +109,18 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 20 to 50 us, so that the next loop finds the thread awake, then yields,
- * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields, then
+ * sleeps, so that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
-    if (*spins < 1000) {
+    enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };
+    const int waits = *spins - SPINS - YIELDS; /* the pauses so far */
+    if (waits < -YIELDS) {
         gckpti_cpu_relax();
-    } else if (*spins < 1004) {
+    } else if (waits < 0) {
         sched_yield();
     } else {
-        const int pause = *spins < 1012 ? 20 : 100; /* microseconds */
+        const int pause = waits < SHORT ? 20 : 100; /* microseconds */
 #ifdef _WIN32
         usleep((useconds_t)pause);
 #else
@@ -116,15 +128,15 @@ static void gckpti_team_backoff(int *spins)
         select(0, NULL, NULL, NULL, &time);
 #endif
     }
-    *spins += *spins < 2000;
+    *spins += waits < SHORT;
 }
 
 /* Main loop of all threads except 0, until thread 0 ends the team. */
-GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
+GCKPTI_FN void gckpti_team_worker(gckpti_team *team, int thread)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_workers(team, 0);
+            gckpti_team_run_workers(team, thread, 0);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -148,7 +160,7 @@ static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64
     team->busy = 1;
     __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
     __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
-    gckpti_team_run_workers(team, loop->runner->poll != NULL);
+    gckpti_team_run_workers(team, 0, loop->runner->poll != NULL);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
@@ -162,10 +174,16 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
     if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
         const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
-        gckpti_parallel_loop loop = { item, context, items, 0, 1, capped_cost, runner };
-        loop.chunk += 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
+        gckpti_parallel_loop loop;
+        loop.body = item, loop.context = context, loop.runner = runner,
+        loop.item_cost = capped_cost;
+        loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
+        loop.ranges = workers < GCKPTI_RANGES ? workers : GCKPTI_RANGES;
+        for (int64_t r = 0; r < loop.ranges; r++)
+            loop.range[r].next = r * items / loop.ranges,
+            loop.range[r].end = (r + 1) * items / loop.ranges;
         int polls = runner->poll != NULL;
         if (workers > 1 && runner->parallel_for) {
             runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
@@ -178,7 +196,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         }
         polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
 #endif
-        gckpti_claim_items(&loop, 0, polls);
+        gckpti_claim_items(&loop, 0, 0, polls);
         return;
     }
 #endif
@@ -201,7 +219,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
         } else {
-            gckpti_team_worker(&team);
+            gckpti_team_worker(&team, omp_get_thread_num());
         }
         return;
     }

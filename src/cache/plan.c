@@ -4,7 +4,7 @@
 
 GCKPTI_PASSES(cache)
 {
-    if (stage == GCKPTI_PASS_NUMBERS) {
+    if (stage == GCKPTI_PASS_ENCODED) {
         size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
         bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
                                     bytes[GCKPT_BYTES_STATE];

@@ -1,10 +1,9 @@
-#ifndef GCKPT_NO_CACHES
 #include "attention/attention.h"
 #include "graph/graph.h"
 #include "run/internal.h"
 
 GCKPTI_COLD_BEGIN
-
+#ifndef GCKPT_NO_CACHES
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
@@ -152,5 +151,5 @@ GCKPTI_MODULE(cache)
     }
     return GCKPT_OK;
 }
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END

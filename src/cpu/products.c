@@ -35,7 +35,8 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
  * thread, so that a thread that loses its core delays others little; 1 if a is a row or c is small.
- * If b is transposed, columns are split first. The rows of a of a block fit into L2. */
+ * If b is transposed, columns are split first. The rows of a of a block fit into L2. A block has 64
+ * rows or more, or 16 of long chains (gradients of weights). */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
@@ -44,6 +45,7 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     if (t->m == 1) /* b in long runs */
         narrow = t->k > t->n ? 128 : 512;
     int small = t->m * t->n * t->k < 65536;
+    const int64_t low = t->k < 4 * HIGH ? 4 * GCKPTI_STRIP : GCKPTI_STRIP;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
     int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
@@ -51,7 +53,7 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
         if (count < items && s->cols > narrow &&
             (t->b.stride != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_ceil_to((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
+        else if (s->rows > low)
             s->rows = gckpti_ceil_to((s->rows + 1) / 2, GCKPTI_STRIP);
     s->col_blocks = (t->n + s->cols - 1) / s->cols;
     s->row_blocks = (t->m + s->rows - 1) / s->rows;

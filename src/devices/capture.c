@@ -79,6 +79,8 @@ GCKPTI_MODULE(devices)
     case GCKPTI_ON_FREE:
         if (b->discard_captures)
             b->discard_captures(b->context, e);
+        if (event == GCKPTI_ON_FREE && e->blocks.backend)
+            b->release(b->context, e->blocks.backend, e->blocks.backend_size);
         break;
     default: break;
     }

@@ -1,26 +1,18 @@
-#ifndef GCKPT_NO_DEVICES
 #include "run/internal.h"
 
 GCKPTI_COLD_BEGIN
-
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = e->desc.backend;
-    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? b && gckpti_backend_id(b, 0) == p->backend_id : !b)
-        return GCKPT_OK;
-    return gckpti_error(e->store, GCKPT_E_ARG,
-                        "exec: the plan was made for %s, desc.backend is %s; plan with "
-                        "gckpt_plan_desc.backend = the one that runs it",
-                        p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
-                        b ? b->name : "NULL");
-}
-
+#ifndef GCKPT_NO_DEVICES
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
 {
     const gckpt_backend *b = e->desc.backend;
     gckpt_backend *backend = &e->devices.backend; /* all zero so far */
-    const int own_memory = b && b->own_memory;
+    const int own_memory = b && b->own_memory, id = e->plan->backend_id;
+    if (id > GCKPTI_BACKEND_PLAIN ? !b || gckpti_backend_id(b, 0) != id : b != NULL)
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
+                            b ? b->name : "NULL");
     if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
                         b->find && b->fill && b->add && b->convert && b->update && b->finish &&
                         (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
@@ -77,13 +69,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
                                             size, gckpti_memory_hint(e));
 }
 
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    if (e->blocks.backend)
-        b->release(b->context, e->blocks.backend, e->blocks.backend_size);
-}
-
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
 {
     if (!gckpti_backend(e)->own_memory)
@@ -95,6 +80,5 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
                             gckpti_memory_hint(e));
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END

@@ -1,8 +1,9 @@
 #pragma once
 #include "cpu/cpu.h"
 
-/* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
- * a function or a value. In a build without devices it is gckpti_cpu_NAME, whatever b is. */
+/* Devices: backends that a user passes in desc.backend. gckpti_backend(e) is the executor's, which
+ * has all functions set. GCKPTI_OF(b, name) is a field of backend b, a function or a value. In a
+ * build without devices it is gckpti_cpu_NAME, whatever b is. */
 static inline const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -11,6 +12,7 @@ static inline const char *gckpti_cpu_finish(void *context)
 
 #ifndef GCKPT_NO_DEVICES
 #define GCKPTI_OF(b, name) (b)->name
+#define gckpti_backend(e)  ((const gckpt_backend *)&(e)->devices.backend)
 
 typedef struct {
     gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
@@ -24,15 +26,12 @@ typedef struct {
 GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b);
 
 /* ---- devices/choose.c ---- */
-/* Refuses a desc.backend for which the plan was not made. */
-GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
-
-/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. */
+/* Sets devices.backend: desc.backend or none, completed by the CPU's functions. Refuses one for
+ * which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
-/* Allocate the backend's block; free it, if there is one. */
+/* Allocates the backend's block, which the module of devices frees. */
 GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
-GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
 
 /* Copies a parameter's newest values and state to where this executor reads them. An error is set
  * in e if `in_step` is nonzero, else in its store. */
@@ -49,29 +48,23 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #include "cpu/internal.h" /* the CPU's functions, which GCKPTI_OF names */
 
 #define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
+#define gckpti_backend(e)          ((void)(e), (const gckpt_backend *)NULL)
 #define gckpti_cpu_own_memory      0
 #define gckpti_cpu_context         ((void *)0)
 #define gckpti_cpu_name            "processor"
 #define gckpti_cpu_copy_in         gckpti_cpu_copy
 #define gckpti_cpu_copy_out        gckpti_cpu_copy
 /* The CPU has none of the optional functions of a backend. */
-#define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
-#define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies     ((gckpti_wait_fn)0)
-#define gckpti_cpu_copy_async      ((gckpti_copy_fn)0)
-#define gckpti_cpu_host_get        ((gckpti_get_fn)0)
-#define gckpti_cpu_host_release    ((gckpti_release_fn)0)
-typedef void *(*gckpti_queue_fn)(void *, int);
-typedef void (*gckpti_wait_fn)(void *, int);
-typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
-typedef void *(*gckpti_get_fn)(void *, size_t);
-typedef void (*gckpti_release_fn)(void *, void *, size_t);
+#define gckpti_cpu_use_comm_queue  ((void *(*)(void *, int))0)
+#define gckpti_cpu_wait_comm_queue ((void (*)(void *, int))0)
+#define gckpti_cpu_wait_copies     ((void (*)(void *, int))0)
+#define gckpti_cpu_copy_async      ((void (*)(void *, void *, const void *, size_t, int))0)
+#define gckpti_cpu_host_get        ((void *(*)(void *, size_t))0)
+#define gckpti_cpu_host_release    ((void (*)(void *, void *, size_t))0)
 
-#define gckpti_check_backend(e)                      GCKPT_OK
 #define gckpti_use_backend(e)                        GCKPT_OK
 #define gckpti_take_device_kernels(e, node, kernels) ((void)(node))
 #define gckpti_alloc_backend(e)                      GCKPT_E_MEMORY
-#define gckpti_free_backend(e)                       ((void)0)
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)

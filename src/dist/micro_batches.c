@@ -113,7 +113,7 @@ GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
     gckpti_process_group *group = e->group;
     if (group) {
         group->vrank_end =
-            gckpti_vrank_first_row(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
+            gckpti_vrank_begin(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
         group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     }
     if (!group || !gckpti_is_padding(e))

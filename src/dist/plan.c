@@ -61,27 +61,22 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
-GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+/* Returns whether each rank has only its shard of the gradient of t, a trained parameter. */
+static int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    if (!gckpti_is_gathered(p, t))
-        return 0;
-    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-    return gckpti_transfer_cost(p->desc->ranks.link_cost,
-                                (int64_t)(gckpti_value_bytes(p, t) - shard));
+    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
 }
 
 /* Refuses fetches of gradients of which each rank has only its shard. */
 static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetch.count; i++) {
-        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
-        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_sharded(gckpti_update_shard(p, t->base)))
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
+        if (fetch->gradient && gckpti_has_sharded_gradient(p, fetch->tensor->base))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has only its shard of the gradient of "
                                 "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
+                                i, fetch->tensor);
     }
     return GCKPT_OK;
 }
@@ -140,8 +135,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
     int use = p->first_use[id];
     while (use >= 0 && gckpti_is_in_body(p, use))
         use = p->target[use].next;
-    return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
+    return use < 0 && gckpti_has_sharded_gradient(p, p->tensors[id]);
 }
 
 /* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
@@ -261,11 +255,6 @@ GCKPTI_PASSES(dist)
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_STAGED: {
-        uint64_t *cost = &p->cost[*(const int *)arg].forward;
-        *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
-        break;
-    }
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
         gckpti_encode_dist(p, &e->plan);

@@ -8,7 +8,7 @@
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank);
+GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
 /* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
@@ -24,7 +24,7 @@ static inline int gckpti_local_vranks(const gckpt_plan *p)
 /* Returns how many rows, or micro-batches, a virtual rank has in a step of `rows` rows. */
 static inline int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
-    return gckpti_vrank_first_row(p, rows, vrank + 1) - gckpti_vrank_first_row(p, rows, vrank);
+    return gckpti_vrank_begin(p, rows, vrank + 1) - gckpti_vrank_begin(p, rows, vrank);
 }
 static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
@@ -77,11 +77,22 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
     return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
+/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
+static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    if (!gckpti_is_gathered(p, t))
+        return 0;
+    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+    return gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                (int64_t)(gckpti_value_bytes(p, t) - shard));
+}
+
 /* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
  * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0
+#define gckpti_gather_transfer(p, t)      0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 #endif
 #endif /* GCKPT_SMALL */

@@ -11,7 +11,7 @@ GCKPTI_FN int gckpti_tree_depth(int vranks)
     return n;
 }
 
-GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank)
+GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
     const int64_t batch = p->mode == GCKPT_INFERENCE ? rows : p->batch, n = p->virtual_ranks;
     return gckpti_min(batch / n * vrank + (batch % n * vrank + n - 1) / n, rows);
@@ -22,8 +22,8 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
     int64_t begin = 0, end = rows > 0 ? rows : 0;
     if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
         const int64_t n = p->virtual_ranks / p->ranks;
-        begin = gckpti_vrank_first_row(p, end, rank * n);
-        end = gckpti_vrank_first_row(p, end, (rank + 1) * n);
+        begin = gckpti_vrank_begin(p, end, rank * n);
+        end = gckpti_vrank_begin(p, end, (rank + 1) * n);
     }
     if (first)
         *first = begin;

@@ -24,15 +24,6 @@ static void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
     }
 }
 
-/* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
-static void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
-{
-    gckpti_print(out, "{ %i, {", shape->n);
-    for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-        gckpti_print(out, d ? ", %I" : " %I", d < shape->n ? shape->d[d] : (int64_t)0);
-    gckpti_print(out, " } }");
-}
-
 static int gckpti_c_is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -53,28 +44,24 @@ static const char *gckpti_c_part_of(const gckpt_op *op)
     return !(op->flags & GCKPTI_BUILTIN_OP) ? "" : GCKPTI_OPS(GCKPTI_IF_IS) "";
 }
 
-/* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
-static int gckpti_c_in_enum(const gckpt_plan *p, int id)
-{
-    int listed = p->nodes[id].kind == GCKPTI_INPUT;
-    for (size_t i = 0; i < p->fetch_count && !listed; i++)
-        listed = p->fetches[i].id == id;
-    return listed;
-}
-
-/* Writes the tensor's name to `label`; characters that no identifier can have become '_'. */
-static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+/* Writes the name that a tensor has in the printed enum to `label`; characters that no identifier
+ * can have become '_'. Returns 0 if the enum lacks it: it is neither an input nor fetched. */
+static int gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
 {
     const gckpti_plan_node *q = &p->nodes[id];
     const char *name =
         q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_planned_name(p, id);
     gckpti_text t = { label, size - 1 };
+    int listed = q->kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->fetch_count && !listed; i++)
+        listed = p->fetches[i].id == id;
     *label = 0;
     for (; *name; name++)
         gckpti_text_put(
             &t, gckpti_c_is_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
     if (t.end == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
+    return listed;
 }
 
 /* Prints enum { NAME_tokens = 0, .. }; if two tensors have the same name, appends their ids. */
@@ -83,15 +70,11 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        if (!gckpti_c_in_enum(p, id))
+        if (!gckpti_c_label(p, id, label, sizeof label))
             continue;
-        gckpti_c_label(p, id, label, sizeof label);
         int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
-            if (i != id && gckpti_c_in_enum(p, i)) {
-                gckpti_c_label(p, i, other, sizeof other);
-                taken = !strcmp(label, other);
-            }
+            taken = i != id && gckpti_c_label(p, i, other, sizeof other) && !strcmp(label, other);
         gckpti_print(out, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
         gckpti_print(out, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;
@@ -178,9 +161,9 @@ static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *nam
     char at[2][24];
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
     GCKPTI_C_ARRAY(gckpti_node_info, info, node_count,
-                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s, UINT64_C(%u) },\n",
-                   q->cost.forward, q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
-                   gckpti_c_offset(q->host_saved, at[1]), q->hash)
+                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s },\n", q->cost.forward,
+                   q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
+                   gckpti_c_offset(q->host_saved, at[1]))
     GCKPTI_C_NUMBERS(size_t, live_bytes, length, gckpti_c_offset(*q, at[0]))
     GCKPTI_C_ARRAY(gckpt_buffer, buffers, buffer_count,
                    "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", q->start, q->end,
@@ -201,10 +184,8 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
                    q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
     GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
-    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count,
-                   "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n", q->id,
-                   (size_t)q->weight, q->regulariser, q->sample_size, q->built_cost.forward,
-                   q->built_cost.backward)
+    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count, "    { %i, %zU, %i, %I },\n", q->id,
+                   (size_t)q->weight, q->regulariser, q->sample_size)
     GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
                    q->gradient, gckpti_c_offset(q->offset, at))
     GCKPTI_C_ARRAY(char, names, name_bytes, "%s'\\%i%i%i',%s", (q - p->names) % 16 ? " " : "    ",
@@ -247,10 +228,6 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
 /* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    uint64_t cost[2] = { 0, 0 }; /* cost of recomputed forwards; of first forwards */
-    for (size_t x = 0; x < p->length; x++)
-        if (p->ins[x].kind == GCKPT_FORWARD)
-            cost[p->ins[x].first] += p->info[p->ins[x].id].cost.forward;
     gckpti_print(out,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
@@ -262,8 +239,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->buffer_count);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(out, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(out, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", cost[0],
-                 cost[1] ? cost[1] : 1);
+    gckpti_print(out, " },\n");
 #define GCKPTI_PRINTED(type, field, count, optional)                                               \
     gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)

@@ -1,8 +1,6 @@
 #include "export/export.h"
 #include "run/run.h"
 
-GCKPTI_COLD_BEGIN
-
 /* ---- stores for plans that are compiled into a program ---- */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 {
@@ -77,39 +75,3 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     gckpti_store_shrink(store, before);
     return result;
 }
-
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
-{
-    const gckpt_init none = { 0, 0, 0 };
-    const gckpti_exported *exported = all;
-    if (!s || s->count || gckpti_has_peers(s))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "process; bind them before anything else");
-    while (exported < all + n &&
-           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* first all entries: the array cannot grow in place after values */
-    gckpt_result result = gckpti_ok(s);
-    if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
-                              exported->name);
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        gckpti_param *q = &s->params[i];
-        exported = &all[i];
-        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
-        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
-        if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values, 0);
-        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
-        q->uninitialised = 0;
-        q->assigned = 1;
-    }
-    if (result != GCKPT_OK) {
-        gckpti_hint_block(s, "store", &s->memory, 0);
-        gckpti_store_shrink(s, 0);
-    }
-    return result;
-}
-
-GCKPTI_COLD_END

@@ -1,9 +1,8 @@
-#ifndef GCKPT_NO_FETCH
 #include "run/internal.h"
 #include "graph/graph.h"
 
 GCKPTI_COLD_BEGIN
-
+#ifndef GCKPT_NO_FETCH
 static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
     return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
@@ -158,6 +157,5 @@ GCKPTI_MODULE(fetch)
         gckpti_collect_rows(e);
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END

@@ -168,7 +168,6 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
 /* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
 static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size_t length, int slot)
 {
-    const int state = slot >= 0 && slot != GCKPTI_SCALE;
     gckpti_file_entry *e;
     if (!gckpti_grow(&load->store->memory, &load->entries, &load->capacity, load->count,
                      sizeof *e)) {
@@ -181,7 +180,7 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     e->slot = (signed char)slot;
     e->param = SIZE_MAX;
     e->old_states = 4; /* no state is freed before this number is known */
-    e->ignored = (load->desc->values_only && state) || !gckpti_renamed(load->desc, name);
+    e->ignored = (load->desc->values_only && slot >= 0) || !gckpti_renamed(load->desc, name);
     return e;
 }
 
@@ -243,12 +242,6 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-#define GCKPTI_OLD_INT8                                                                            \
-    "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
-    "row (#scale): load the weights that it was made from, and store them so again"
-#define GCKPTI_OLD_INT4                                                                            \
-    "is not I4 in rows of blocks of 32 values (19 bytes); contracts up to 4 had 18: load the "     \
-    "weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -271,11 +264,14 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
                                  GCKPT_MAX_DIMS);
         e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
         kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
+        if (GCKPTI_HAS_COMPRESSED && kind && kind->block > 1 &&
+            load->numbers[GCKPTI_KEY_CONTRACT] &&
+            load->numbers[GCKPTI_KEY_CONTRACT] < (e->type == GCKPT_STORAGE_I8 ? 4u : 5u))
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "%s of numeric contract %u has other blocks: load the weights "
+                                 "that it was made from, and store them so again",
+                                 kind->name, load->numbers[GCKPTI_KEY_CONTRACT]);
         const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
-        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
-        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I4 && axes > 1 && !unpacked)
-            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT4);
         if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,

@@ -39,83 +39,54 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements of a row as floats to x, converted in place from its end. */
-static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
-{
-    const int64_t bytes = gckpti_storage_bytes(type, n, n), size = gckpti_kind_of(type)->bytes;
-    unsigned char *end = (unsigned char *)x + 4 * n - bytes;
-    const gckpti_compressed u = { (gckpt_storage)type, end, n, n, x };
-    if (!gckpti_load_elements(load, end, bytes / size, (int)size))
-        return 0;
-    if (type != GCKPT_STORAGE_F32)
-        gckpti_decompress(&u, 0, n, x);
-    return 1;
-}
-
-/* Reads a tensor that is compressed in the store, or stored in blocks: at once or, to another
- * storage, by parts of rows. The store has `count` of its values, from element `first` on. */
-static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                  int64_t first, int64_t count)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
-    const int64_t bytes = e->offsets[1] - e->offsets[0], elements = gckpti_elements(&e->shape);
-    float x[GCKPTI_CHUNK];
-    int fits = 1;
-    gckpti_set_stored(to, e->dest);
-    if (e->type == (int)to->p.storage)
-        return gckpti_load_elements(load, e->dest, bytes / kind->bytes, kind->bytes);
-    for (int64_t at = 0, n; at < elements && fits; at += n) {
-        n = gckpti_values_chunk(gckpti_last(&e->shape), at, elements);
-        const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
-        fits = gckpti_load_floats(load, e->type, x, n) &&
-               (begin >= end || gckpti_compress_at(to, begin - first, end - begin, x + begin - at));
-    }
-    return fits || load->result != GCKPT_OK
-               ? fits
-               : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                               kind->name, kind->beyond);
-}
-
-/* Compares a tensor of the file with values that the store may not change. */
-static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
-{
-    const gckpt_parameter *p = &load->store->params[e->param].p;
-    const int type = e->type;
-    const int size = gckpti_kind_of(type)->bytes;
-    const int64_t count = gckpti_elements(&e->shape);
-    const unsigned char *values = (const unsigned char *)gckpti_stored(p);
-    float x[GCKPTI_CHUNK];
-    int equal = type == (int)p->storage;
-    for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_values_chunk(gckpti_last(&e->shape), k, count);
-        const int64_t bytes = gckpti_storage_bytes(type, n, n);
-        if (!gckpti_load_elements(load, x, bytes / size, size))
-            return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, gckpti_last(&e->shape), k), x,
-                        (size_t)bytes);
-    }
-    return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
-                                  "is external and not writable, and the file has other values; "
-                                  "bind it as writable, or leave it out");
-}
-
-/* Reads a tensor, or the part of it that the store has, to its destination, in the storage of its
- * array. Without a destination compares the values. */
+/* Reads a tensor, or the part of it that the store has, to its destination: at once or, to another
+ * storage, by parts of rows. Without a destination compares it with values that cannot change. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     gckpti_param to = load->store->params[e->param];
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    const gckpti_storage_kind *kept = gckpti_kind_of((int)to.p.storage);
+    const int64_t elements = gckpti_elements(&e->shape);
+    const int64_t row = kind->block + kept->block > 2 ? gckpti_last(&e->shape) : elements;
+    const int same = e->slot >= 0 || kind == kept;
+    float x[GCKPTI_CHUNK];
     int64_t first;
-    if (!e->dest)
-        return gckpti_load_compared(load, e);
-    if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
     const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 &&
-        (gckpti_is_compressed((int)to.p.storage) || kind->block > 1))
-        return gckpti_load_compressed(load, e, &to, first, count);
-    return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
-           gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
+    int fits = same || e->dest;
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)elements);
+    if (same && e->dest)
+        return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
+               gckpti_load_elements(load, e->dest,
+                                    gckpti_storage_bytes(e->type, row, count) / kind->bytes,
+                                    kind->bytes);
+    if (GCKPTI_HAS_COMPRESSED && e->dest)
+        gckpti_set_stored(&to, e->dest);
+    for (int64_t at = 0, n; at < elements && fits; at += n) {
+        n = gckpti_values_chunk(row, at, elements);
+        const int64_t bytes = gckpti_storage_bytes(e->type, n, n);
+        unsigned char *part = (unsigned char *)x + 4 * n - bytes; /* to convert it in place */
+        if (!gckpti_load_elements(load, part, bytes / kind->bytes, kind->bytes))
+            return 0;
+        if (!e->dest)
+            fits = !memcmp((const unsigned char *)gckpti_stored(&to.p) +
+                               gckpti_storage_bytes(e->type, row, at),
+                           part, (size_t)bytes);
+        if (GCKPTI_HAS_COMPRESSED && e->dest) {
+            const gckpti_compressed u = { (gckpt_storage)e->type, part, n, n, x };
+            const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
+            gckpti_decompress(&u, 0, n, x);
+            fits =
+                begin >= end || gckpti_compress_at(&to, begin - first, end - begin, x + begin - at);
+        }
+    }
+    if (fits)
+        return 1;
+    return e->dest ? gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                   kept->name, kept->beyond)
+                   : gckpti_refuse(load, GCKPT_E_DATA, e,
+                                   "is external and not writable, and the file has other values; "
+                                   "bind it as writable, or leave it out");
 }
 
 /* Reads all data, in the order of the file. */

@@ -79,11 +79,9 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
         problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
     else if (values->slot >= 0 || (updates && values[1].slot != 0))
         problem = GCKPTI_ORPHAN;
-    else if (end[-1].slot == GCKPTI_SCALE)
-        problem = GCKPTI_OLD_INT8;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";
-    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
+    else if (state && (e->slot > 3 || e[-1].slot != e->slot - 1 || e[-1].bytes))
         problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
     else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
                        (gckpti_state_slots(q) && q->p.state_bytes != bytes)))
@@ -129,7 +127,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
         return 0;
     const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
-    for (e = values + 1; e < end && e->slot < GCKPTI_SCALE; e++) {
+    for (e = values + 1; e < end && e->slot <= 3; e++) {
         e->ignored = !floats;
         values->states = (signed char)(values->states + floats);
     }

@@ -27,7 +27,7 @@ struct gckpt_tensor {
     gckpt_init init; /* initial values of a parameter */
     float momentum;  /* momentum of a gckpt_running */
     int running;     /* nonzero if it is a gckpt_running */
-    int index;       /* index of the parameter in the store */
+    int index;       /* of the parameter in the store; planner: last op of its fused group, or -1 */
     int segment;     /* innermost segment that has it, or -1 */
     int batch_invariant, must_save, must_recompute;
     int f32_uses;   /* parameter: number of uses that cannot read compressed values */
@@ -60,8 +60,6 @@ struct gckpt_graph {
      * after an error. */
     int (*check_op)(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes);
 };
-
-enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);

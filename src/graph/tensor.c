@@ -20,21 +20,11 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
     gckpti_text_add(t, "%s", tensor ? label : "NULL");
 }
 
-/* Sets the error of a graph, unless it has one already: the first error stays. */
-static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const char *format,
-                                   va_list args)
-{
-    if (!g || g->object.sticky != GCKPT_OK)
-        return;
-    gckpti_set_text(&g->object, format, args);
-    g->object.sticky = result;
-}
-
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_set_graph_error(g, result, format, args);
+    gckpti_set_error(g, result, 1, format, args);
     va_end(args);
     return NULL;
 }
@@ -43,7 +33,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 {
     va_list args;
     va_start(args, format);
-    gckpti_set_graph_error(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
+    gckpti_set_error(call ? call->graph : NULL, result, 1, format, args);
     va_end(args);
     return result;
 }
@@ -53,7 +43,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
+    if (!GCKPTI_RUNS_BUILT) { /* GCKPT_SMALL: op descriptors lack their planning functions */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs only printed plans");
         return NULL;
     }

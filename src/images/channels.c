@@ -18,7 +18,10 @@
  * (N - 1))), or rows * variance if N = 1, rounded after each operation, to the sums of its running
  * statistics; in inference, batchnorm takes mean and variance from these statistics. */
 
-/* A work item is some whole groups: of one image in the forward, of all images in the backward. */
+/* A work item is some whole groups: of one image in the forward, of all images in the backward.
+ * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a thread
+ * then writes the pixels that it also has in the ops before and after, and finds them in its cache.
+ */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
@@ -26,6 +29,7 @@ typedef struct {
     float n, epsilon;     /* n: values per group and image */
     int64_t width, items; /* channels of a work item; work items per image */
     int has_stats;        /* nonzero if mean and variance are inputs (batchnorm in inference) */
+    int64_t each;         /* pixels of an item of the second loop, or 0 if there is only one loop */
 } gckpti_channel_state;
 
 /* Shape rule: all inputs after x are (C). */
@@ -88,14 +92,15 @@ static void gckpti_channels_broadcast(const gckpti_channel_state *s, float *mean
     }
 }
 
-/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace. */
+/* Returns the pass over image b, with sums and statistics in the worker's part of the workspace, or
+ * in the first part if there is a second loop. */
 static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_state *s, int64_t b,
                                                   int64_t worker)
 {
     const gckpt_call *call = s->call;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const int64_t n = s->channels, image = b * s->pixels * n;
-    float *scratch = (float *)call->workspace + 4 * worker * n;
+    float *scratch = (float *)call->workspace + (s->each ? 0 : 4 * worker * n);
     gckpti_channel_pass p;
     memset(&p, 0, sizeof p);
     p.pixels = s->pixels, p.channels = n;
@@ -135,10 +140,24 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         }
     }
     gckpti_channels_broadcast(s, mean, variance, first, end);
-    if (s->call->out) {
+    if (s->call->out && !s->each) {
         p.to = s->call->out + b * s->pixels * s->channels;
         s->kernels->out(&p, first, end);
     }
+}
+
+/* The second loop: writes y or dx of `each` pixels. */
+static void gckpti_channels_pixels(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_state *s = (const gckpti_channel_state *)context;
+    const gckpt_arg *x = &s->call->in[0];
+    const int64_t at = i * s->each * s->channels;
+    gckpti_channel_pass p = gckpti_channel_pass_of(s, 0, worker);
+    p.pixels = gckpti_min(s->each, s->pixels - i * s->each), p.x += at;
+    p.to = (p.g ? x->grad : s->call->out) + at, p.accumulate = x->accumulate;
+    if (p.g)
+        p.g += at;
+    (p.g ? s->kernels->dx : s->kernels->out)(&p, 0, s->channels);
 }
 
 /* Adds the sums of channels first..end-1 to the gradient of input i, if i is not 0. */
@@ -176,6 +195,8 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
             continue;
         gckpti_channels_average(s, p.s, p.gain, first, end);
         gckpti_channels_average(s, p.t, p.gain, first, end);
+        if (s->each)
+            continue;
         p.to = x->grad + b * s->pixels * s->channels, p.accumulate = x->accumulate;
         s->kernels->dx(&p, first, end);
     }
@@ -217,9 +238,14 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
         gckpti_zero_gradients(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_add_stats(&s);
-    const int64_t items = backward ? s.items : images * s.items;
-    gckpt_parallel(call, items, 4 * gckpti_elements(x) / items,
+    const int64_t items = backward ? s.items : images * s.items, cost = 4 * gckpti_elements(x);
+    if (!groups && s.items > 1)
+        s.each = (s.pixels + 4 * call->threads - 1) / (4 * call->threads);
+    gckpt_parallel(call, items, cost / items,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
+    if (s.each && (backward ? call->in[0].grad : call->out))
+        gckpt_parallel(call, (s.pixels + s.each - 1) / s.each, s.each * n, gckpti_channels_pixels,
+                       &s);
 }
 
 GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))
@@ -238,10 +264,8 @@ GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
                                         gckpt_tensor *bias, float epsilon)
 {
-    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    const int all = 1 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { groups ? groups : INT32_MIN, gain != NULL, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_groupnorm, in, all, o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_groupnorm, in, 1, groups ? groups : INT32_MIN, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
@@ -267,9 +291,7 @@ GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckp
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance, float epsilon)
 {
-    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
-    const int all = 3 + (gain != NULL) + (bias != NULL);
-    const gckpti_norm o = { 0, gain ? 3 : 0, bias ? all - 1 : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_batchnorm, in, all, o, epsilon);
+    gckpt_tensor *in[5] = { x, mean, variance, gain, bias };
+    return gckpti_norm_new(&gckpti_op_batchnorm, in, 3, 0, epsilon);
 }
 #endif

@@ -56,6 +56,11 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_window *w = &a->window;
+    if (w->size[0] || w->size[1] || w->ceil || w->exclude_padding)
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "%s: size, ceil and exclude_padding of a window are a pool's: leave them "
+                          "0 (w has the size)",
+                          op);
     for (int i = 0; i < 2; i++) {
         if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -63,14 +68,6 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
                               "none may be negative (0 means the default)",
                               op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
                               w->dilation[0], w->dilation[1], w->groups);
-        if (w->size[i])
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: window size %i x %i: leave it 0, since w has the size", op,
-                              w->size[0], w->size[1]);
-        if (w->ceil || w->exclude_padding)
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: ceil and exclude_padding of a window are a pool's: leave them 0",
-                              op);
         int limit = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
         if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? limit : 1))
             return gckpt_fail(call, GCKPT_E_ARG,
@@ -137,19 +134,14 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     gckpt_result result = gckpti_conv_window(call, op);
     if (result != GCKPT_OK)
         return result;
-    if (x->n != 4 || w->n != 4)
+    if (x->n != 4 || w->n != 4 || x->d[3] % groups || w->d[3] % groups ||
+        w->d[2 + a->transposed] != (a->transposed ? x->d[3] : x->d[3] / groups))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
-                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
-                          op, x, w);
-    if (x->d[3] % groups || w->d[3] % groups)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
-                          groups, x->d[3], x, w->d[3], w);
-    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
-                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
+                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I), "
+                                          "with %I groups, which divide I and O"
+                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O), "
+                                          "with %I groups, which divide I and O",
+                          op, x, w, groups);
     call->shape = *x;
     call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
     if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))

@@ -59,17 +59,14 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int in
                               "- 1)",
                               name, o->size[i], o->stride[i], o->padding[i], o->dilation[i]);
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    for (int i = 0; i < 2; i++) {
-        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i))
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < gckpti_pool_extent(o, i) ||
+            (o->padding[i] && s.in[i] < o->dilation[i]))
             return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions, the window needs %I (padding %i)", name,
-                              x, s.in[i], gckpti_pool_extent(o, i), o->padding[i]);
-        if (o->padding[i] && s.in[i] < o->dilation[i])
-            return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "%s: x %S has %I positions: with padding, the dilation must not be "
-                              "above that (it is %i)",
-                              name, x, s.in[i], o->dilation[i]);
-    }
+                              "%s: x %S has %I positions, the window needs %I (padding %i); with "
+                              "padding, the dilation must not be above that (it is %i)",
+                              name, x, s.in[i], gckpti_pool_extent(o, i), o->padding[i],
+                              o->dilation[i]);
     call->shape = *x;
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)

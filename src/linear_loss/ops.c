@@ -83,15 +83,6 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     loss->classes->cap(gckpti_f32(loss->d) + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
-                        int64_t n, int64_t k, float *c, int accumulate)
-{
-    gckpti_set_product(call, t, 1, m, n, k, gckpti_f32_destination(c));
-    t->accumulate = accumulate;
-    run(call, t);
-}
-
 /* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. Narrow dx is
  * in the workspace, since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
@@ -99,6 +90,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     const gckpt_call *call = loss->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = loss->row * c;
+    const int64_t sample = gckpti_sample_rows(&x->shape);
     const int block_rows = gckpti_linear_loss_block(call), has_logits = backward && block_rows;
     float *workspace = (float *)call->workspace, *dw = backward ? w->grad : NULL;
     const gckpti_destination to = backward ? gckpti_arg_gradient(x) : gckpti_f32_destination(NULL);
@@ -107,33 +99,30 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         loss->n = gckpti_min(v - loss->first, layout->chunk);
         float *logits = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
         loss->d = gckpti_f32_destination(logits), loss->x = gckpti_source_of(loss->d);
+        const gckpti_operand a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
+        const gckpti_operand b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
         const gckpti_operand d = gckpti_matrix(logits, loss->n, 1);
+        gckpti_factors f = {
+            loss->rows, loss->n, c, a, b, d, 1, 1, sample, loss->row % sample, NULL
+        };
         gckpti_compressed rows;
-        gckpti_product t;
-        t.k_period = t.k_offset = 0;
-        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
-        t.b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
         if (gckpti_call_compressed(call)) {
             rows = gckpti_compressed_from(gckpti_call_compressed(call), loss->first * c);
-            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &t.b));
+            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &f.b));
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, logits, 0);
+            gckpti_run_factors(call, gckpti_run_product, &f, 0, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, loss);
-        t.a = d, t.b = gckpti_transpose(&t.b);
-        if (dx)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
-                        x->accumulate || loss->first > 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
-        t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
+        gckpti_run_factors(call, gckpti_run_product, &f, 1, gckpti_f32_destination(dx),
+                           x->accumulate || loss->first > 0);
         if (dw)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
-                        dw + loss->first * c, w->accumulate || loss->row > 0);
+            gckpti_run_factors(call, gckpti_run_product, &f, 2,
+                               gckpti_f32_destination(dw + loss->first * c),
+                               w->accumulate || loss->row > 0);
     }
     gckpti_close(call, to, at, loss->rows * c, dx);
 }

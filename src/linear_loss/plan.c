@@ -65,34 +65,19 @@ static void gckpti_take_lowering(gckpti_planner *p)
         gckpti_find_active(p);
 }
 
-/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
- * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
-static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
-                     *lowered = &p->model_cost[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
-    if (replaced != t->in[0]->base) {
-        before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(
-            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
-    }
-    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
-                     gckpti_mul_div(cost, lowered->backward, before) };
-    return c;
-}
-
 GCKPTI_PASSES(linear_loss)
 {
-    const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
     (void)arg;
     if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
         gckpti_take_lowering(p);
-    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && priced; i++)
-        if (p->tensors[i] != p->g->tensors[i])
-            p->cost[i] = gckpti_lowering_cost(p, p->tensors[i]);
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && p->has_lowering; i++) {
+        const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
+        if (t == built)
+            continue;
+        const int replaced[2] = { i, built->in[0]->base->id };
+        const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
+        p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
+    }
     return GCKPT_OK;
 }
 

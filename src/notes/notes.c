@@ -1,8 +1,7 @@
-#ifndef GCKPT_NO_NOTES
 #include "store/store.h"
 
 GCKPTI_COLD_BEGIN
-
+#ifndef GCKPT_NO_NOTES
 static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
     const char *value = note.text + strlen(note.text) + 1;
@@ -111,6 +110,5 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     gckpti_notes_merge(store);
     return gckpti_ok(store);
 }
-
-GCKPTI_COLD_END
 #endif
+GCKPTI_COLD_END

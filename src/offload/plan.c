@@ -15,25 +15,22 @@ static void gckpti_start_offload(gckpti_planner *p)
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 
-/* Assigns offsets in slower memory to offloaded parts, node by node, and sets the hidden cost. */
+/* Assigns offsets in slower memory to offloaded parts, and sets the hidden cost. */
 static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
 {
     const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
     d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    for (int x = 0; x < d->sched.length; x++)
-        for (int part = 0; part < 2; part++)
-            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
-                d->sched.copied_parts[x] >> part & 1;
-    for (size_t k = 0; k < parts; k++) {
-        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
-        if (!d->host_offset[k]) {
-            d->host_offset[k] = GCKPTI_NO_OFFSET;
+    memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
+    for (int k = 0; k < 2 * d->sched.length; k++) { /* k % 2: value or saved */
+        const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        size_t *offset = &d->host_offset[2 * u + k % 2];
+        if (!(d->sched.copied_parts[x] >> k % 2 & 1) || *offset != GCKPTI_NO_OFFSET)
             continue;
-        }
-        d->host_offset[k] = gckpti_round_up(d->host_bytes, p->alignment);
-        d->host_bytes = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        *offset = gckpti_round_up(d->host_bytes, p->alignment);
+        d->host_bytes = *offset + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
         d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
     }
     if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)

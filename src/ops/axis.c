@@ -28,31 +28,35 @@ static void gckpti_move_plane(const gckpti_strided *s)
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
     const int dense = d_step[0] == 1 && x_step[0] == 1;
-    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (dense && !s->loops->accumulate)
-            memcpy(d, x, (size_t)n * sizeof *d);
-        else if (dense && n >= GCKPTI_LONG_ROW)
-            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
-        else if (s->loops->accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step[0]] += x[j * x_step[0]];
-        else
-            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
-                d[at] = x[from];
+    const int64_t most = dense ? n : 32; /* else what a row leaves in the cache serves the next */
+    for (int64_t j = 0; j < n; j += most)
+        for (int64_t row = 0; row < s->it.size[1]; row++) {
+            float *to = d + j * d_step[0] + row * d_step[1];
+            const float *from = x + j * x_step[0] + row * x_step[1];
+            const int64_t part = gckpti_min(n - j, most);
+            if (dense && !s->loops->accumulate)
+                memcpy(to, from, (size_t)n * sizeof *to);
+            else if (dense && n >= GCKPTI_LONG_ROW)
+                GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(to, from, n);
+            else
+                for (int64_t k = 0; k < part; k++, to += d_step[0], from += x_step[0])
+                    *to = s->loops->accumulate ? *to + *from : *from;
+        }
 }
 
-/* Runs an op that moves elements from each input to the result or, backward, from the result's
- * gradient to those of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_fn *axes)
+/* Runs an op that moves elements, in n parts: part i from input i to the result or, backward, from
+ * the result's gradient to that of input i. Parts after the last input add to the first one. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int n, gckpti_move_fn *axes)
 {
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
+    for (int i = 0; i < n; i++) {
+        const int more = i >= call->inputs;
+        const gckpt_arg *x = &call->in[more ? 0 : i];
         gckpti_strided s;
         s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
         axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
-        s.loops->accumulate = backward && x->accumulate;
+        s.loops->accumulate = backward && (x->accumulate || more);
         if (s.loops->to)
             gckpti_run_strided(&s);
     }
@@ -107,7 +111,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           call->out);
         return;
     }
-    gckpti_run_moves(call, backward, gckpti_slice_move);
+    gckpti_run_moves(call, backward, 1, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)

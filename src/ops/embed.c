@@ -29,15 +29,16 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
-    const gckpti_compressed *compressed = gckpti_call_compressed(call);
-    float row[64];
-    for (int64_t i = 0, count; i < n; i += count) {
-        const float *from = compressed ? row : call->in[0].data + at + i;
-        count = compressed ? gckpti_min(n - i, 64) : n;
-        if (compressed)
-            gckpti_decompress(compressed, at + i, count, row);
-        gckpti_store(call, gckpti_out_of(call), r * n + i, count, from);
+    if (gckpti_call_compressed(call)) {
+        float row[64];
+        for (int64_t i = 0, count; i < n; i += count) {
+            count = gckpti_min(n - i, 64);
+            gckpti_decompress(gckpti_call_compressed(call), at + i, count, row);
+            gckpti_store(call, gckpti_out_of(call), r * n + i, count, row);
+        }
+        return;
     }
+    gckpti_store(call, gckpti_out_of(call), r * n, n, call->in[0].data + at);
 }
 
 static int64_t gckpti_take_samples(const gckpt_call *call)

@@ -53,16 +53,6 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-/* Sets all fields of t except a, b, k_period and k_offset. */
-static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, gckpti_destination c)
-{
-    t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
-    t->c_stride = n, t->workspace = call->workspace;
-    t->c = gckpti_f32(c), t->c_halves = gckpti_halves(c);
-}
-
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
 static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {

@@ -127,18 +127,9 @@ static inline const float *gckpti_loss_soft(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->soft : NULL;
 }
-static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
-{
-    return GCKPTI_WITH_LOSSES ? loss->e.delta : 0.0f;
-}
 static inline int gckpti_loss_reads_all(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES && (loss->soft || loss->e.delta > 0.0f);
-}
-static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
-{
-    return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
-                                               : 1.0f;
 }
 static inline int gckpti_has_weights(const gckpt_call *call)
 {

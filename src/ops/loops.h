@@ -155,27 +155,31 @@ GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 }
 
 /* ---- losses over classes: one row of n logits (ops/losses.c) ---- */
+/* Computes the gradient d of n logits x. That of class `at`, if it is one of them, is computed by
+ * itself, from the old d[at] (d may be x). */
 GCKPTI_KERNEL void V(class_gradients)(const float *x, float *d, int64_t n,
                                       const gckpti_class_row *c)
 {
     const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), scale = V(set1)(c->scale);
     const FLOATS mass = V(set1)(c->target_sum), uniform = V(set1)(c->uniform);
-    const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
+    const int here = (uint64_t)c->at < (uint64_t)n;
+    const float logit = here ? x[c->at] : 0.0f, held = here ? d[c->at] : 0.0f;
     for (int64_t j = 0; j < n; j += W) {
-        const FLOATS logit = V(load_n)(x + j, n - j);
+        const FLOATS y = V(load_n)(x + j, n - j);
         const FLOATS t =
             GCKPTI_WITH_LOSSES && c->targets ? V(load_n)(c->targets + j, n - j) : uniform;
-        FLOATS p = V(fma)(V(exp)(logit - max - log_sum), mass, -t);
-        if (c->cap > 0.0f)
-            p = p * V(softcap_deriv)(logit, inverse);
+        FLOATS p = V(fma)(V(exp)(y - max - log_sum), mass, -t);
+        if (GCKPTI_WITH_LINEAR_LOSS && c->cap > 0.0f)
+            p = p * V(softcap_deriv)(y, V(set1)(1.0f / c->cap));
         V(put_product_n)(d + j, p, scale, c->accumulate, n - j);
     }
-}
-
-/* Returns fma(w a, b, sum), but sum + w in lanes where w is 0 or NaN, whatever a and b are. */
-GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS a, FLOATS b, FLOATS sum)
-{
-    return V(if_less)(V(zero)(), V(abs)(w), V(fma)(w * a, b, sum), sum + w);
+    if (!here)
+        return;
+    float p = GCKPTI_LANE(V(exp)(V(set1)(logit) - max - log_sum), 0) - c->target;
+    if (GCKPTI_WITH_LINEAR_LOSS && c->cap > 0.0f)
+        p *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
+    d[c->at] = held;
+    gckpti_put_product(&d[c->at], p, c->scale, c->accumulate);
 }
 
 #ifndef GCKPT_NO_LOSSES
@@ -187,7 +191,8 @@ GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_r
         const FLOATS s = log_sum - (V(load_n)(x + j, n - j) - max);
         const FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : one;
         float *sum = lane + (uint32_t)j % 32;
-        V(store_n)(sum, V(weigh)(t, one, s, V(load_n)(sum, W)), n - j);
+        const FLOATS old = V(load_n)(sum, W), next = V(fma)(t, s, old);
+        V(store_n)(sum, V(if_less)(V(zero)(), V(abs)(t), next, old + t), n - j);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -237,11 +242,9 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns the weights of n <= W elements from `at` on. */
+/* Returns the weights, if there are any, of n <= W elements from `at` on. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n)
 {
-    if (!GCKPTI_WITH_LOSSES || !e->weights)
-        return V(set1)(1.0f);
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
     const int64_t first = at / e->per_weight, last = (at + n - 1) / e->per_weight;
@@ -258,11 +261,16 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
     float lane[32] = { 0.0f };
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
-        float *sum = lane + (uint32_t)i % 32;
-        const FLOATS x = V(load_n)(e->x + at, n), w = V(element_weights)(e, at, n);
+        const FLOATS x = V(load_n)(e->x + at, n), sum = V(load_n)(lane + (uint32_t)i % 32, W);
         FLOATS a, b;
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
-        V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
+        if (GCKPTI_WITH_LOSSES && e->weights) {
+            /* Adds weights 0 and NaN, whatever a and b are. */
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            a = V(if_less)(V(zero)(), size, w * a, w);
+            b = V(if_less)(V(zero)(), size, b, V(set1)(1.0f));
+        }
+        V(store_n)(lane + (uint32_t)i % 32, V(fma)(a, b, sum), n);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -272,15 +280,12 @@ GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_
     return GCKPTI_OF_KIND(V(element_loss_forward_of));
 }
 
-/* Puts w d loss_scale into the gradients of n <= W elements, but 0 where the weight w is 0. */
+/* Puts d loss_scale into the gradients of n <= W elements. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
-                                        int64_t at, int64_t n, FLOATS w, FLOATS d)
+                                        int64_t at, int64_t n, FLOATS d)
 {
-    const FLOATS scale = V(set1)(e->call->loss_scale);
-    if (!to->grad)
-        return;
-    w = V(if_less)(V(zero)(), V(abs)(w), w * d, w);
-    V(put_product_n)(to->grad + at, w, scale, to->accumulate, n);
+    if (to->grad)
+        V(put_product_n)(to->grad + at, d, V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -288,15 +293,18 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
 {
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
-        const FLOATS w = V(element_weights)(e, at, n);
         FLOATS x = V(zero)(), y = x, d, dy;
         if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
         dy = GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY ? -x : -d;
-        V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
+        if (GCKPTI_WITH_LOSSES && e->weights) {
+            const FLOATS w = V(element_weights)(e, at, n), size = V(abs)(w);
+            d = V(if_less)(V(zero)(), size, w * d, w), dy = V(if_less)(V(zero)(), size, w * dy, w);
+        }
+        V(element_loss_put)(e, &e->call->in[0], at, n, d);
         if (kind != GCKPTI_LOSS_SUM)
-            V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
+            V(element_loss_put)(e, &e->call->in[1], at, n, dy);
     }
 }
 

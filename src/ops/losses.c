@@ -5,31 +5,18 @@
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
  * Rows with target < 0 are ignored. saved (rows,2): max, log(sum); 0, 0 for ignored rows.
  * dx_j = put(p_j - (j == target), scale), scale = loss_scale, p_j = exp((x_j - max) - log(sum));
- * for ignored rows, +0 is stored or nothing added.
- * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
- * smoothing e: loss fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V,
- * scale), of the target put(p_j - ((1 - e) + e / V), scale). soft targets t: loss by lanes,
- * fma(t_j, s_j, lane); t_j = 0 adds nothing even if s_j is infinite; dx_j = put(fma(p_j, sum of t,
- * -t_j), scale), dt_j = put(s_j, scale). A row's weight w multiplies its loss and scale; if w = 0,
- * loss and dx are 0, whatever its logits are, and the row counts. dw = put(sum by lanes of the
- * losses that w multiplies, loss_scale). */
+ * for ignored rows, +0 is stored or nothing added. */
 /* ---- losses of elements, each a product a b of factors a and b; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
- *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
- *                         delta (|d| - delta/2)
- *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
- *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, in binary_cross_entropy -x. A sample's sum is by lanes, lane = fma(w a, b, lane); sums
- * of samples are added in double; gradients are put(w dx, loss_scale). Without weights w is 1; w =
- * 0 adds +0 and gives a gradient 0, whatever x and y are. dw = put(sum by lanes of a b over the
- * elements of this weight, loss_scale). */
-/* Fails unless a loss's input 2 (weights), if it has one, has the first axes of `all`. */
+ * dy = -dx. A sample's sum is by lanes, lane = fma(a, b, lane); sums of samples are added in
+ * double; gradients are put(dx, loss_scale). Weights and other losses: ops/weighted.c. */
+/* Fails unless the weights of a loss have the first axes of `all`. */
 static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
-    int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
-    for (int i = 0; call->inputs == 3 && fits && i < w->n; i++)
+    int fits = w->n >= 1 && w->n <= all->n;
+    for (int i = 0; fits && i < w->n; i++)
         fits = w->d[i] == all->d[i];
     return fits ? GCKPT_OK
                 : gckpt_fail(call, GCKPT_E_SHAPE,
@@ -68,7 +55,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     const float nll = log_sum - (logit - max);
     if (gckpti_loss_reads_all(loss)) {
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
-        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
+        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f, 0.0f, -1 };
         const float *x = gckpti_f32(loss->x) + (loss->begin + r) * loss->n,
                     smoothing = loss->e.delta;
         const float sum = loss->classes->surprisal(x, loss->v, &c);
@@ -134,24 +121,6 @@ static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, fl
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* Computes the gradient d of n logits x. If the target class is element `at` of them, its gradient
- * is computed separately, from the old d[at] (d may be x). */
-static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_row *c,
-                                  const float *x, float *d, int64_t n, int64_t at)
-{
-    int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
-    float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    loss->classes->gradient(x, d, n, c);
-    if (!here)
-        return;
-    d[at] = held;
-    float deriv = loss->classes->exp((logit - c->max) - c->log_sum) -
-                  ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
-    if (c->cap > 0.0f)
-        deriv *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
-    gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
-}
-
 /* Computes row r's gradient: n classes at once or, if logits or gradient are narrow, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
@@ -159,10 +128,13 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
     const int narrow = gckpti_halves(loss->x) || gckpti_halves(loss->d);
     const int64_t most = narrow ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
-    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
-    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)], gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
-    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
-    c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
+    const float *saved = loss->saved + 2 * r;
+    float w = 1.0f, wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)],
+          gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
+    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap, 0.0f, -1 };
+    c.uniform = loss->e.delta / (float)loss->v, c.target = c.uniform + (1.0f - loss->e.delta);
+    if (gckpti_has_weights(loss->call))
+        w = gckpti_element_weight(&loss->e, loss->row + r);
     c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
@@ -177,11 +149,11 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     for (int64_t j = 0, n; j < loss->n && gckpti_is_set(loss->d); j += n) {
         n = gckpti_min(loss->n - j, most);
         float *d = gckpti_open(loss->call, loss->d, begin + j, n, loss->accumulate, gradient);
+        c.at = gckpti_loss_soft(loss) ? -1 : target - loss->first - j;
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_read(loss->call, loss->x, begin + j, n, wide), d,
-                                  n, target - loss->first - j);
+            loss->classes->gradient(gckpti_read(loss->call, loss->x, begin + j, n, wide), d, n, &c);
         gckpti_close(loss->call, loss->d, begin + j, n, d);
     }
 }
@@ -230,9 +202,13 @@ GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t r
 GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 {
     const gckpt_call *call = loss->call;
-    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++)
+    for (int64_t r = 0; call->loss_sum && r < loss->rows; r++) {
+        float value = loss->value[r];
+        if (gckpti_has_weights(call) && loss->e.kind == GCKPTI_LOSS_CLASSES)
+            value = gckpti_weighted(gckpti_element_weight(&loss->e, loss->row + r), value);
         if (gckpti_loss_target(loss, r) >= 0)
-            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(loss, r), loss->value[r]);
+            *call->loss_sum += (double)value;
+    }
     if (call->loss_count)
         *call->loss_count +=
             loss->e.kind == GCKPTI_LOSS_CLASSES ? loss->counted : loss->rows * loss->n;
@@ -304,19 +280,19 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, 
     call->saved_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
     call->elements_per_count = soft ? gckpti_last(x) : 0;
-    return gckpti_weights_fit(call, name, &rows);
+    if (gckpti_has_weights(call))
+        return gckpti_weights_fit(call, name, &rows);
+    return GCKPT_OK;
 }
 
 GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
-    const float *delta = (const float *)call->attributes;
     if (call->inputs > 1 && !gckpti_same_shape(x, y))
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
-    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
-        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
-                          (double)*delta);
-    return gckpti_weights_fit(call, name, x);
+    if (gckpti_has_weights(call))
+        return gckpti_weights_fit(call, name, x);
+    return GCKPT_OK;
 }
 
 static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)

@@ -47,30 +47,30 @@ GCKPTI_DESC(layernorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
 GCKPTI_DESC(rmsnorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
-GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                        gckpti_norm o, float epsilon)
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor **in, int n, int center,
+                                        float epsilon)
 {
     const int is_default = epsilon <= 0.0f || (epsilon >= 1e-5f && epsilon <= 1e-5f);
+    gckpt_tensor *const gain = in[n], *const bias = in[n + 1];
+    gckpti_norm o = { center, gain ? n++ : 0, 0, is_default ? 0.0f : epsilon };
+    if (bias)
+        in[n] = bias, o.bias = n++;
     if (in[0] && !(epsilon >= 0.0f && epsilon <= FLT_MAX))
         return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
                            "%s: epsilon %g must be positive, or 0 for 1e-5", op->name,
                            (double)epsilon);
-    o.epsilon = is_default ? 0.0f : epsilon;
     return gckpt_apply(op, in, n, &o, is_default ? offsetof(gckpti_norm, epsilon) : sizeof o);
 }
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         float epsilon)
 {
-    gckpt_tensor *const in[3] = { x, gain ? gain : bias, bias };
-    const gckpti_norm o = { 1, gain != NULL, bias ? 1 + (gain != NULL) : 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), o,
-                           epsilon);
+    gckpt_tensor *in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_layernorm, in, 1, 1, epsilon);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
 {
-    gckpt_tensor *const in[2] = { x, gain };
-    const gckpti_norm o = { 0, gain != NULL, 0, 0.0f };
-    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1 + (gain != NULL), o, epsilon);
+    gckpt_tensor *in[3] = { x, gain, NULL };
+    return gckpti_norm_new(&gckpti_op_rmsnorm, in, 1, 0, epsilon);
 }

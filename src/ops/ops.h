@@ -268,7 +268,7 @@ typedef struct {
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 
-/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+/* Iterates over elements of an input (tensor 0) and the result (tensor 1) of part i of a move. */
 typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
@@ -312,9 +312,10 @@ typedef struct {
     float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;
 
-/* Adds a norm with n inputs to the graph; an epsilon of 0 selects 1e-5. */
-GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                        gckpti_norm o, float epsilon);
+/* Adds a norm to the graph. in: n inputs, then gain and bias, which may be NULL; an epsilon of 0
+ * selects 1e-5. */
+GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor **in, int n, int center,
+                                        float epsilon);
 
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {
@@ -374,7 +375,7 @@ typedef struct gckpti_element_loss {
 
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
-    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->per_weight] : 1.0f;
+    return e->weights ? e->weights[i / e->per_weight] : 1.0f;
 }
 
 /* Data from which the loss and the gradient of a row of logits follow. */
@@ -384,7 +385,9 @@ typedef struct gckpti_class_row {
     float uniform, target_sum; /* target_sum: sum of the targets of all classes */
     float scale;
     int accumulate;
-    float cap; /* softcap already applied to the logits; 0 means none */
+    float cap;    /* softcap already applied to the logits; 0 means none */
+    float target; /* the target of class `at`, if it is one of the logits */
+    int64_t at;
 } gckpti_class_row;
 
 typedef struct { /* return the loss of a sample; compute its gradients */
@@ -396,8 +399,10 @@ typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
-    float (*exp)(float x), (*log)(float x);
+    float (*log)(float x);
+#ifndef GCKPT_NO_LINEAR_LOSS
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
+#endif
 } gckpti_class_kernels;
 
 /* Runs a loss; one of `element` and `classes` is NULL. */

@@ -35,35 +35,19 @@ static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
  * serves all leading indices, over all their rows in order. */
 
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
-
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
-{
-    const gckpt_shape *b = &call->in[1].shape;
-    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
-    for (int i = 0; i + 2 < b->n; i++)
-        matrices *= b->d[i];
-    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
-                       gckpti_last(&call->in[0].shape) };
-    return s;
-}
-
 /* Shape rule: inner sizes agree, and leading sizes agree unless one b serves all. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    int64_t matrices = 1;
     if (a->n < 2 || (b->n != 2 && b->n != a->n))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
-    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
+    for (int i = 0; i + 2 < b->n; i++)
         if (a->d[i] != b->d[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
                               "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
                               b->d[i]);
-    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
+    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / gckpti_axes_product(b, b->n - 2));
 }
 
 /* Computes a product in the precision of the call's plan. */
@@ -74,51 +58,77 @@ static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
     GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
 }
 
-/* Returns the operand b of a matmul, w of a linear op. */
-static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
+/* Matrices out = a b, with a (m,k) and b (k,n) or, if transposed, stored as (n,k). */
+typedef struct {
+    int64_t m, n, k;
+    gckpti_operand a, b, g; /* g: the gradient of out */
+    int transposed;
+    int64_t batch, period, offset; /* period, offset: k_period and k_offset of db's chains */
+    const float *initial;          /* where the chains of out start, or NULL for +0 */
+} gckpti_factors;
+
+/* Returns the product that is out (`of` is 0), da = g b' (1) or db = a' g or, if b is transposed,
+ * g' a (2), stored in c or added to it; ' is the transpose. */
+static gckpti_product gckpti_factors_product(const gckpt_call *call, const gckpti_factors *f,
+                                             int of, gckpti_destination c, int accumulate)
 {
-    gckpti_operand b = gckpti_operand_of(gckpti_arg_values(&call->in[1]), 0, 1, s->n, s->n * s->k);
-    if (*(const int *)call->attributes) /* transposed */
-        b.stride = s->k, b.k_stride = 1;
-    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &b));
-    return b;
+    int64_t m = f->m, n = f->n, k = f->k;
+    gckpti_operand a = f->a, b = f->b;
+    if (of == 1)
+        n = f->k, k = f->n, a = f->g, b = gckpti_transpose(&f->b);
+    else if (of == 2 && f->transposed)
+        m = f->n, n = f->k, k = f->m, a = gckpti_transpose(&f->g), b = gckpti_transpose(&f->a);
+    else if (of == 2)
+        m = f->k, k = f->m, a = gckpti_transpose(&f->a), b = gckpti_transpose(&f->g);
+    gckpti_product t = gckpti_product_of(m, n, k, a, b, gckpti_f32(c));
+    t.c_halves = gckpti_halves(c), t.accumulate = accumulate;
+    t.batch = f->batch, t.workspace = call->workspace;
+    t.initial = of ? NULL : f->initial;
+    if (gckpti_is_mixed(call) && of == 2)
+        t.k_period = f->period, t.k_offset = f->offset;
+    return t;
 }
 
-static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
+/* Computes product `of`, if it is required (c is set). */
+static void gckpti_run_factors(const gckpt_call *call, gckpti_product_fn run,
+                               const gckpti_factors *f, int of, gckpti_destination c,
+                               int accumulate)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, gckpti_out_of(call));
-    t.a = gckpti_operand_of(gckpti_arg_values(&call->in[0]), 0, s.k, 1, s.m * s.k);
-    t.b = gckpti_linear_b(call, &s);
-    t.initial = call->inputs == 3 ? call->in[2].data : NULL;
-    run(call, &t);
+    const gckpti_product t = gckpti_factors_product(call, f, of, c, accumulate);
+    if (gckpti_is_set(c))
+        run(call, &t);
 }
 
-/* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
+/* Returns the factors of a linear op (a is x, b is w) or a matmul. */
+static gckpti_factors gckpti_factors_of(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *in = call->in;
-    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, s.n, 1, s.m * s.n);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, gckpti_arg_gradient(&in[0]));
-    t.b = gckpti_linear_b(call, &s);
-    t.a = g, t.b = gckpti_transpose(&t.b);
-    t.accumulate = in[0].accumulate;
-    if (gckpti_is_set(gckpti_arg_gradient(&in[0])))
-        run(call, &t);
-    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, gckpti_arg_gradient(&in[1]));
-    t.a = gckpti_operand_of(gckpti_arg_values(&in[0]), 0, s.k, 1, s.m * s.k);
-    t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
-    if (*(const int *)call->attributes)
-        t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
-    t.accumulate = in[1].accumulate;
-    t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
-    if (gckpti_is_set(gckpti_arg_gradient(&in[1])))
-        run(call, &t);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int transposed = *(const int *)call->attributes;
+    const int64_t batch = gckpti_axes_product(&w->shape, w->shape.n - 2);
+    const int64_t m = gckpti_rows(&x->shape) / batch;
+    const int64_t n = gckpti_last(&call->shape), k = gckpti_last(&x->shape);
+    const gckpti_operand a = gckpti_operand_of(gckpti_arg_values(x), 0, k, 1, m * k);
+    const gckpti_operand b =
+        gckpti_operand_of(gckpti_arg_values(w), 0, transposed ? k : 1, transposed ? 1 : n, n * k);
+    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, n, 1, m * n);
+    gckpti_factors f = { m, n, k, a, b, g, transposed, batch, 0, 0, NULL };
+    if (call->inputs == 3)
+        f.initial = call->in[2].data;
+    if (gckpti_is_mixed(call))
+        f.period = w->shape.n > 2 ? m : gckpti_sample_rows(&x->shape);
+    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &f.b));
+    return f;
+}
+
+/* Computes the result of a linear op or a matmul or, backward, the gradients da and db. */
+static void gckpti_run_matmul(const gckpt_call *call, int backward, gckpti_product_fn run)
+{
+    const gckpti_factors f = gckpti_factors_of(call);
+    for (int of = backward; of <= 2 * backward; of++) {
+        const gckpt_arg *to = &call->in[of ? of - 1 : 0];
+        gckpti_run_factors(call, run, &f, of, of ? gckpti_arg_gradient(to) : gckpti_out_of(call),
+                           of && to->accumulate);
+    }
 }
 
 #if GCKPTI_HAS_FAST
@@ -169,9 +179,8 @@ static void gckpti_bias_backward(const gckpt_call *call)
     gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                    : gckpti_linear_output)(call, gckpti_run_product))
-GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+GCKPTI_OP_KERNELS(matmul, gckpti_run_matmul(call, backward, gckpti_run_product))
+GCKPTI_OP_KERNELS(linear, gckpti_run_matmul(call, backward, gckpti_run_product);
                   if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)

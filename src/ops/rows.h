@@ -79,15 +79,8 @@ GCKPTI_KERNEL float V(sum_from)(const float *x, int64_t n, float first)
     return V(reduce)(&row, n);
 }
 
-#if GCKPTI_ISA < 0
-GCKPTI_INLINE float gckpti_exp_scalar(float x) { return gckpti_exp(x); }
-GCKPTI_INLINE float gckpti_log_scalar(float x) { return gckpti_log(x); }
-#else
-/* exp of one number: a whole vector would take longer where fma is emulated in each lane. */
-static GCKPTI_TARGET float V(exp_scalar)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_ISA_NOINLINE FLOATS V(log_noinline)(FLOATS x) { return V(log)(x); }
-static GCKPTI_TARGET float V(log_scalar)(float x) { return V(log_noinline)(V(set1)(x))[0]; }
-#endif
+GCKPTI_KERNEL float V(log_scalar)(float x) { return GCKPTI_LANE(V(log_noinline)(V(set1)(x)), 0); }
 
 GCKPTI_KERNEL float V(dot)(const float *x, const float *y, int64_t n)
 {
@@ -114,7 +107,7 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
     largest = first || largest > *max ? largest : *max;
     row.mean = gckpti_shift(largest);
     if (!first)
-        factor = V(exp_scalar)(*max - row.mean);
+        factor = GCKPTI_LANE(V(exp)(V(set1)(*max - row.mean)), 0);
     added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = largest;
@@ -122,12 +115,11 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
 }
 
 GCKPTI_UNUSED static const gckpti_class_kernels V(class_loss_kernels) = {
-    V(online),
-    GCKPTI_IF_LOSSES(V(surprisal)),
-    GCKPTI_IF_TRAINING(V(class_gradients)),
-    V(exp_scalar),
+    V(online), GCKPTI_IF_LOSSES(V(surprisal)), GCKPTI_IF_TRAINING(V(class_gradients)),
     V(log_scalar),
+#ifndef GCKPT_NO_LINEAR_LOSS
     V(softcaps)
+#endif
 };
 
 GCKPTI_KERNEL void V(divide)(float *x, float divisor, int64_t n)

@@ -16,14 +16,13 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 
 static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 {
-    for (int i = begin; i < end; i++)
-        if (p->node_of[p->body[i]] >= 0)
-            gckpti_emit(p, p->node_of[p->body[i]]);
+    for (int u = begin; u < end; u++)
+        gckpti_emit(p, u);
 }
 
 GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p)
 {
-    gckpti_emit_forwards(p, 0, p->body_count);
+    gckpti_emit_forwards(p, p->prologue, p->nodes);
     for (int r = 0; r < p->body_backwards; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
@@ -54,16 +53,16 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 
 enum { GCKPTI_OUTSIDE = -2 };
 
-/* Returns the segment directly inside `segment` (inside the body, if -1) that has p->body[index]
- * (or, of a staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment`
- * does not have it either. group is gckpti_build_segments's, <= 0. */
-static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
+/* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
+ * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
+ * have it either. group is gckpti_build_segments's, <= 0. */
+static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
 {
     const gckpti_segment *all = p->g->segments;
     int child = -1, s;
-    while (p->tensors[p->body[index]]->kind == GCKPTI_PARAM)
-        index++;
-    for (s = p->tensors[p->body[index]]->segment; s >= 0 && (group < 0 || s != segment);
+    while (p->tensors[p->node[u].id]->kind == GCKPTI_PARAM)
+        u++;
+    for (s = p->tensors[p->node[u].id]->segment; s >= 0 && (group < 0 || s != segment);
          s = all[s].parent)
         child = s;
     if (group == 0)
@@ -74,22 +73,22 @@ static int gckpti_child_segment(const gckpti_planner *p, int group, int segment,
 
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 {
-    int segment = -1, high = p->body_count; /* the last emitted forwards end before `high` */
+    int segment = -1, high = p->nodes; /* the last emitted forwards end before `high` */
     if (group > 0) {
         gckpti_build_late(p, group);
         return;
     }
-    gckpti_emit_forwards(p, 0, p->body_count);
-    for (int last = p->body_count - 1; last >= 0;) {
+    gckpti_emit_forwards(p, p->prologue, p->nodes);
+    for (int last = p->nodes - 1; last >= p->prologue;) {
         int child = gckpti_child_segment(p, group, segment, last), low = last;
         if (child == GCKPTI_OUTSIDE) {
             segment = group < 0 ? -1 : p->g->segments[segment].parent;
         } else if (child < 0) {
-            int u = p->node_of[p->body[last--]];
-            if (u >= 0 && p->node[u].backward_index >= 0)
-                gckpti_emit(p, ~u);
+            if (p->node[last].backward_index >= 0)
+                gckpti_emit(p, ~last);
+            last--;
         } else {
-            while (low > 0 && gckpti_child_segment(p, group, segment, low - 1) == child)
+            while (low > p->prologue && gckpti_child_segment(p, group, segment, low - 1) == child)
                 low--;
             if (last + 1 != high)
                 gckpti_emit_forwards(p, low, last + 1);
@@ -116,7 +115,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
 static int gckpti_segment_size(const gckpti_planner *p)
 {
     int root = 1;
-    while ((root + 1) <= p->body_count / (root + 1))
+    while ((root + 1) <= (p->nodes - p->prologue) / (root + 1))
         root++;
     return p->desc->schedule.segment_size ? p->desc->schedule.segment_size : root;
 }
@@ -159,7 +158,8 @@ GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
 
 GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
 {
-    size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
+    size_t ops = (size_t)(p->nodes - p->prologue),
+           count = i < ops ? ops : (size_t)p->g->top_segments;
     size_t group = i < ops ? i + 1 : i - ops + 1;
     if (count > 512 && group > 1 &&
         (count + group - 1) / group == (count + group - 2) / (group - 1))

@@ -117,7 +117,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         const gckpt_tensor *t = p->tensors[i];
         const gckpt_tensor *built = p->g->tensors[i];
         const gckpti_plan_node built_node = gckpti_plan_node_of(built);
-        const int fused = p->fused_into ? p->fused_into[i] : -1;
+        const int is_op = t->kind == GCKPTI_OP, group = is_op ? t->index : -1;
         gckpti_plan_node *node = &e->nodes[i];
         *node = gckpti_plan_node_of(t);
         node->attributes = (gckpti_offset)plan->word_count;
@@ -126,7 +126,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
         plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4); /* GCKPTI_ALIGN */
         node->shape = gckpti_add_shape(p, e, i);
         node->name = t->name ? gckpti_add_name(e, t->name) : GCKPTI_NAMELESS;
-        node->index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        node->index = is_op && p->node_of[group < 0 ? i : group] < 0 ? -1 : 0;
         if (t->kind == GCKPTI_INPUT)
             node->index = (gckpti_id)plan->inputs++;
         if (t->kind == GCKPTI_PARAM)
@@ -139,10 +139,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
                                t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
                                : t->kind == GCKPTI_VIEW ? NULL
                                                         : built->name);
-        e->info[i].hash = plan->hash;
-        e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
-                              ? p->built_cost[i]
-                              : p->cost[i];
+        e->info[i].cost = p->cost[i];
         e->info[i].host_value = e->info[i].host_saved = GCKPTI_NO_OFFSET;
         plan->check = gckpti_hash_plan_node(plan->check, plan, (size_t)i);
     }
@@ -243,8 +240,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->alignment = p->alignment;
     plan->arena = d->arena;
     plan->peak = d->peak;
-    if (p->forward_cost)
-        plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
     gckpti_set_single_process(plan);
@@ -281,8 +276,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted_input(t->op) && call.elements_per_count > 1
                                    ? call.elements_per_count
-                                   : 1,
-                               p->built_cost ? p->built_cost[id] : p->cost[id] };
+                                   : 1 };
         e->terms[i] = q;
     }
     for (int i = 0; i < p->desc->fetch.count; i++) {
@@ -305,12 +299,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
-    (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
         gckpti_encode_arrays(p, d, order, &e);
         (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        e.plan.check = gckpti_fnv_number(e.plan.check, e.plan.hash);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
     }
     p->failed = !plan;

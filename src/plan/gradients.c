@@ -93,24 +93,19 @@ GCKPTI_FN gckpt_result gckpti_order_backwards(gckpti_planner *p)
 }
 
 /* ---- the order of late forwards ---- */
-/* Finds p->late, the body's forwards, each as late as possible: before the first backward that
- * needs it (p->needed_by), and right before its first reader if that is more than APART nodes away.
- * So the values of one loss are dead before the next loss is computed. Side effects keep their
- * order, as do losses that updates wait for. */
+/* Finds p->late, the body's forwards, each right before the first backward that needs it
+ * (p->needed_by). So the values of one loss are dead before the next loss is computed. Side effects
+ * keep their order, as do losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { APART = 8 }; /* a first reader more than this many nodes away is far */
     size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
     int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *reader = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* its successor */
     for (int u = 0; u < p->nodes && !p->failed; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
-        reader[u] = before[u] = u;
         p->needed_by[u] = INT32_MAX;
     }
     for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
@@ -125,16 +120,10 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))
             p->needed_by[u] = 0;
-        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
-        for (int k = q->in; k < q->in + q->inputs; k++) {
-            int v = p->edges[k];
-            gckpti_set_min(&p->needed_by[v], p->needed_by[u]);
-            before[v] = before[v] == v ? before[u] : before[v];
-            gckpti_set_min(&before[v], before[u]);
-            reader[v] = u;
-        }
+        for (int k = q->in; k < q->in + q->inputs; k++)
+            gckpti_set_min(&p->needed_by[p->edges[k]], p->needed_by[u]);
         key[u].value = u;
-        key[u].key = (uint64_t)p->needed_by[u] << 32 | (uint64_t)before[u];
+        key[u].key = (uint64_t)p->needed_by[u];
     }
     if (p->failed)
         return;

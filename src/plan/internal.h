@@ -16,7 +16,7 @@ enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flop
 
 /* ---- plan/place.c ---- */
 /* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_PLACE_ORDERS };
 
 /* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {
@@ -73,7 +73,6 @@ typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may refuse */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
-    GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
     GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
     GCKPTI_PASS_ORDER,        /* nodes have their edges, and backwards have no order yet */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
@@ -86,7 +85,6 @@ typedef enum {
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
-    GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
 } gckpti_plan_stage;
 

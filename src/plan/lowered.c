@@ -36,22 +36,11 @@ GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
     return (int)d->length - 1;
 }
 
-/* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
-static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
-{
-    for (int k = 0; k < t->inputs; k++) {
-        const int id = t->in[k]->base->id;
-        if (!gckpti_is_updated(p, id) || last[id] != x)
-            continue;
-        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
-        last[id] = -1;
-    }
-}
-
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
-    int early = !p->inference && p->desc->update_in_backward;
+    const int early = !p->inference && p->desc->update_in_backward;
+    const int epilogue = d->sched.length - (p->backwards - p->body_backwards);
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
         const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
@@ -59,25 +48,29 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             last[t->in[k]->base->id] = x;
     }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
-    for (int x = 0; x < d->sched.length && !p->failed; x++) {
-        int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+    for (int x = 0; x <= d->sched.length && !p->failed; x++) {
         if (x == p->prologue) /* each of its nodes runs once, and its result is read */
             d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
-        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+        if (x == epilogue)
             d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
+        if (x == d->sched.length)
+            break;
+        const int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
         d->entry_ins[x] = gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
         (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
-        if (early)
-            gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
+        for (int k = 0; k < t->inputs && early; k++) {
+            const int id = t->in[k]->base->id;
+            if (last[id] == x && gckpti_is_updated(p, id)) {
+                gckpti_add_instruction(d, GCKPT_UPDATE, id);
+                last[id] = -1;
+            }
+        }
     }
-    if (d->sched.length == p->prologue)
-        d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
-    if (p->body_backwards == p->backwards)
-        d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
@@ -253,13 +246,11 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 }
 
 /* ---- live bytes ---- */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
-{
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_REDUCTION          ? GCKPT_BYTES_REDUCTION
-                                                     : GCKPT_BYTES_ACTIVATIONS;
-}
+/* The gckpt_plan_kind_bytes to which each gckpt_buffer_kind belongs. */
+static const unsigned char gckpti_bytes_kinds[] = {
+    GCKPT_BYTES_ACTIVATIONS, GCKPT_BYTES_ACTIVATIONS, GCKPT_BYTES_ACTIVATIONS,
+    GCKPT_BYTES_GRADIENTS,   GCKPT_BYTES_WORKSPACE,   GCKPT_BYTES_REDUCTION
+};
 
 /* Sums the live bytes at each instruction with a difference array, exactly in size_t and, to detect
  * overflow, in double; finds the peak and its bytes by kind. */
@@ -293,7 +284,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         if (b->start <= peak && peak <= b->end)
-            d->kind_bytes[gckpti_bytes_kind(b->kind)] += b->size;
+            d->kind_bytes[gckpti_bytes_kinds[b->kind]] += b->size;
     }
     if (d->peak < SIZE_MAX)
         return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);

@@ -21,7 +21,6 @@ static int gckpti_model_memory(gckpti_planner *p)
     p->workspace_backward = (size_t *)gckpti_scratch_alloc(s, n, sizeof(size_t));
     p->cost = (gckpt_cost *)gckpti_scratch_alloc(s, n, sizeof *p->cost);
     p->model_cost = (gckpt_cost *)gckpti_scratch_alloc(s, n, sizeof *p->model_cost);
-    p->body = (int *)gckpti_scratch_alloc(s, nodes, sizeof(int));
     p->node = (gckpti_node *)gckpti_scratch_alloc(s, nodes, sizeof *p->node);
     p->node_of = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     p->backward = (int *)gckpti_scratch_alloc(s, nodes, sizeof(int));
@@ -260,10 +259,8 @@ static void gckpti_add_staged_inputs(gckpti_planner *p, const gckpt_tensor *t, i
         const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
         const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
         p->cost[id] = p->desc->costs.by_id ? p->desc->costs.by_id[id] : copy;
-        (void)gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
+        p->cost[id].forward = gckpti_add_cost(p->cost[id].forward, gckpti_gather_transfer(p, q));
         gckpti_add_node(p, q, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = id;
     }
 }
 
@@ -273,14 +270,11 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP || t->batch_invariant != prologue)
+        if (t->kind != GCKPTI_OP || t->batch_invariant != prologue || !needed[i])
             continue;
-        if (GCKPTI_HAS_STAGED && needed[i])
+        if (GCKPTI_HAS_STAGED)
             gckpti_add_staged_inputs(p, t, prologue);
-        if (needed[i])
-            gckpti_add_node(p, t, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = i;
+        gckpti_add_node(p, t, prologue);
     }
 }
 

@@ -85,7 +85,6 @@ typedef struct {
 typedef struct {
     gckpt_cost cost;
     size_t host_value, host_saved; /* offsets in slower memory, or GCKPTI_NO_OFFSET */
-    uint64_t hash;                 /* hash of the graph as it was built, up to this node */
 } gckpti_node_info;
 
 typedef struct {
@@ -179,8 +178,7 @@ typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
-    int64_t sample_size;   /* elements of input 0 that count as one, or 1 */
-    gckpt_cost built_cost; /* of the op as it was built, if another one runs */
+    int64_t sample_size; /* elements of input 0 that count as one, or 1 */
 } gckpti_plan_term;
 
 typedef struct {
@@ -195,7 +193,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  * is a change of GCKPT_PLAN_FORMAT. */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
-    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
+    X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; of that and the ops that run */       \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
@@ -251,7 +249,6 @@ struct gckpt_plan {
     void *block; /* the plan itself; NULL means constants of a program */
     GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
-    double recompute;
     GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
 };
 #undef GCKPTI_NUMBER
@@ -446,9 +443,8 @@ typedef struct gckpti_planner {
     /* The model. */
     unsigned char *active, *rounding; /* by id: GCKPTI_HAS_GRADIENT, ..; GCKPTI_ROUNDED, .. */
     size_t *workspace_forward, *workspace_backward;
-    gckpt_cost *cost, *model_cost;                   /* model_cost: without desc.costs */
-    const gckpt_cost *built_cost, *built_model_cost; /* as built, or NULL in variant 0 */
-    int *body, body_count; /* ids of the body's tensors in creation order, read or not */
+    gckpt_cost *cost, *model_cost;      /* model_cost: without desc.costs */
+    const gckpt_cost *built_model_cost; /* of the ops as built; NULL in variant 0 */
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
     int recompute_count;                /* nodes with must_recompute */
@@ -469,7 +465,7 @@ typedef struct gckpti_planner {
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
-    int has_fused, *fused_into; /* some group is fused; by id: last op of its group, or -1 */
+    int has_fused;              /* some group is fused */
     int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */

@@ -100,4 +100,23 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
         b = b / 2 + (b < 2);
     return x / b * a + x % b * a / b;
 }
+
+/* Returns the cost of an op, of which the model's cost is `model`, that replaces n ops of the graph
+ * as built: `model` or, if desc.costs gives costs, these ops' costs, times (the op's cost by the
+ * model / these ops' costs by the model). */
+GCKPTI_FN gckpt_cost gckpti_replacement_cost(const gckpti_planner *p, gckpt_cost model,
+                                             const int *id, int n)
+{
+    const gckpt_cost *given = p->desc->costs.by_id, *built = p->built_model_cost;
+    uint64_t sum = 0, before = 0;
+    if (!given)
+        return model;
+    for (int i = 0; i < n; i++) {
+        sum = gckpti_add_cost(sum, gckpti_add_cost(given[id[i]].forward, given[id[i]].backward));
+        before += built[id[i]].forward + built[id[i]].backward;
+    }
+    const gckpt_cost scaled = { gckpti_mul_div(sum, model.forward, before),
+                                gckpti_mul_div(sum, model.backward, before) };
+    return scaled;
+}
 #endif

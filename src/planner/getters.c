@@ -25,28 +25,33 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     return GCKPT_OK;
 }
 
-static uint64_t gckpti_step_cost(const gckpt_plan *plan)
+/* Sets the cost of recomputes and of a step. */
+static void gckpti_describe_cost(const gckpt_plan *plan, gckpt_plan_info *d)
 {
-    uint64_t body = 0, once = 0;
+    uint64_t body = 0, once = 0, forward[2] = { 0, 0 }; /* forward[1]: of recomputes */
     gckpt_usage u;
     uint64_t rows = (uint64_t)plan->rows, batch = gckpti_counted_rows(plan);
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        if (plan->ins[i].kind == GCKPT_FORWARD)
+            forward[u.recompute] = gckpti_add_cost(forward[u.recompute], u.cost);
         gckpti_price_gather(plan, i, &u);
         uint64_t *sum = u.once ? &once : &body;
         *sum = gckpti_add_cost(*sum, u.cost);
     }
+    d->recompute = forward[0] ? (double)forward[1] / (double)forward[0] : 0;
+    d->step_cost = UINT64_MAX;
     if (body / rows >= UINT64_MAX / 2 / batch)
-        return UINT64_MAX;
+        return;
     body -= plan->hidden; /* so that a short micro-batch counts in proportion */
     body = body / rows * batch + body % rows * batch / rows;
-    return gckpti_add_cost(once, body);
+    d->step_cost = gckpti_add_cost(once, body);
 }
 
 /* What gckpt_plan_describe copies: X(field of gckpt_plan_info, number of the plan). */
 #define GCKPTI_INFO_NUMBERS(X)                                                                     \
-    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(recompute, recompute) X(cost, cost)   \
-    X(hidden_cost, hidden) X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) \
-    X(batch, batch) X(mode, mode) X(hash, hash)
+    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(cost, cost) X(hidden_cost, hidden)    \
+    X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) X(batch, batch)        \
+    X(mode, mode) X(hash, hash)
 
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
@@ -60,7 +65,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     GCKPTI_INFO_NUMBERS(GCKPTI_COPY_NUMBER)
     d.overhead = gckpti_relative_cost(plan, plan->least_cost);
     d.gap = gckpti_relative_cost(plan, plan->proven_cost);
-    d.step_cost = gckpti_step_cost(plan);
+    gckpti_describe_cost(plan, &d);
     d.update_in_backward = plan->update_in_backward != 0;
     d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;

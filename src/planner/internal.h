@@ -35,10 +35,6 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_release(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
-GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p);
-GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                            gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d);
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d);

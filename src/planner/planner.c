@@ -34,37 +34,12 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-/* Builds the model of a checked request for p->variant, or none if the variant does not apply. */
-GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
+/* Checks a request and builds the model of p->variant, or none if that does not apply. The other
+ * fields of p are 0 at first. The caller always frees p. */
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d)
 {
-    gckpti_planner_reset(p);
-    gckpt_result result = gckpti_model_ops(p);
-    int trains = p->inference;
-    if (result != GCKPT_OK || !gckpti_variant_applies(p))
-        return result;
-    for (int i = 0; i < p->n; i++)
-        trains = trains || p->active[i];
-    result = gckpti_check_fetches(p);
-    if (result == GCKPT_OK && !trains)
-        result = gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: no trainable parameter leads to a loss (all frozen?) and "
-                              "no gradient is fetched; there is nothing to train");
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_model_nodes(p);
-    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
-               ? result
-               : gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: the values that are kept between steps have more bytes than "
-                              "this machine can address; use a smaller network");
-}
-
-/* Checks a request and initialises a planner, without the model, so that a variant can be set. */
-GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                            gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d)
-{
-    memset(p, 0, sizeof *p);
     p->memory = memory;
     p->g = graph;
     p->desc = d;
@@ -76,16 +51,27 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->inference = d->mode == GCKPT_INFERENCE;
     p->accumulates = !p->inference && d->batch > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
-    return gckpti_check_request(graph, terms, count, d);
-}
-
-/* Checks a request and opens a planner of the graph as built. The caller always frees it. */
-GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                           gckpt_graph *graph, const gckpt_term *terms, int count,
-                                           const gckpt_plan_desc *d)
-{
-    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
-    return result == GCKPT_OK ? gckpti_build_model(p) : result;
+    gckpti_planner_reset(p);
+    gckpt_result result = gckpti_check_request(graph, terms, count, d);
+    if (result == GCKPT_OK)
+        result = gckpti_model_ops(p);
+    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+        return result;
+    int trains = p->inference;
+    for (int i = 0; i < p->n; i++)
+        trains = trains || p->active[i];
+    result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !trains)
+        result = gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is fetched; there is nothing to train");
+    if (result == GCKPT_OK)
+        result = gckpti_model_nodes(p);
+    return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
+               ? result
+               : gckpti_error(p->g, GCKPT_E_MEMORY,
+                              "plan: the values that are kept between steps have more bytes than "
+                              "this machine can address; use a smaller network");
 }
 
 /* Returns the bytes that an op takes in addition to its operands, forward and backward. */
@@ -111,14 +97,11 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
-    gckpt_result result =
-        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
-          : GCKPT_E_MEMORY;
-    if (result == GCKPT_OK) {
+    gckpt_result result = GCKPT_E_MEMORY;
+    if (q) {
         q->variant = v;
-        q->built_cost = p->cost;
         q->built_model_cost = p->model_cost;
-        result = gckpti_build_model(q);
+        result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
     }
     int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
     for (const gckpti_planner *r = p; r && of_use; r = r->next)

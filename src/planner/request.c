@@ -2,88 +2,68 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
-/* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
- * if the resident bytes alone exceed the budget. */
-static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
+/* Plans the variants in the list from `first` on in a mode. Returns the one whose plan costs least
+ * in `arena` bytes, or NULL if none fits or *result is an error. Sets *needed to the fewest bytes
+ * of a plan that can be addressed. */
+static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mode, size_t arena,
+                                            size_t *needed, gckpt_result *result)
 {
-    size_t resident = gckpti_resident_bytes(p, NULL);
-    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
-    size_t left = budget > resident ? budget - resident : 0;
-    *fits = budget >= resident;
-    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
-}
-
-/* Returns the variant of least proven cost (opens the bounds of all variants). */
-static gckpti_planner *gckpti_most_promising(gckpti_planner *first, size_t arena)
-{
-    gckpti_planner *least = first;
-    gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p && !p->failed; p = p->next)
-        if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(least, arena))
-            least = p;
-    return least;
-}
-
-/* Returns the variant to plan after p: `promising` is first, then the others in order. */
-static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
-                                           gckpti_planner *first)
-{
-    p = p == promising ? first : p->next;
-    return p == promising ? p->next : p;
+    const int searches = mode == GCKPT_OPTIMAL;
+    gckpti_planner *best = NULL;
+    *needed = SIZE_MAX;
+    if (searches)
+        gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p; p = p->next) {
+        size_t bytes = SIZE_MAX;
+        if (searches && best && best->best.cost <= gckpti_proven_cost(p, arena))
+            continue;
+        *result = p->failed  ? GCKPT_E_MEMORY
+                  : searches ? gckpti_plan_optimal(p, arena, &bytes)
+                             : gckpti_plan_mode(p, mode);
+        if (*result != GCKPT_OK && !gckpti_is_too_large(p, *result))
+            return NULL;
+        if (*result != GCKPT_OK)
+            bytes = SIZE_MAX;
+        else if (!searches)
+            bytes = p->best.arena;
+        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : plan;
+        const int better = !best || plan->cost < least->cost ||
+                           (plan->cost == least->cost && plan->arena < least->arena);
+        gckpti_planner *worse = better && bytes <= arena ? best : p;
+        best = worse == p ? best : p;
+        if (worse && searches)
+            gckpti_planner_release(worse);
+        *needed = bytes < *needed ? bytes : *needed;
+    }
+    *result = GCKPT_OK;
+    return best;
 }
 
 /* Plans the request with the variants in the list from `first` on. If it returns NULL, *result is
  * the error, or GCKPT_OK if the budget is too small; then *least bytes would suffice. */
 static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *result, size_t *least)
 {
-    gckpt_mode mode = first->desc->mode;
-    int automatic = mode == GCKPT_AUTO, fits;
-    size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
-    gckpti_planner *best;
-    for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
-        uint64_t base_cost = UINT64_MAX; /* least cost of any variant without recomputation */
-        best = NULL;
-        needed = SIZE_MAX;
-        gckpti_planner *promising =
-            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, arena) : first;
-        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
-            *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-            if (p->failed)
-                return NULL;
-            if (mode == GCKPT_OPTIMAL) {
-                if (best && best->best.cost <= gckpti_proven_cost(p, arena))
-                    continue;
-                *result = gckpti_plan_optimal(p, arena, &bytes);
-            } else {
-                *result = gckpti_plan_mode(p, mode);
-                bytes = p->best.arena;
-            }
-            if (gckpti_is_too_large(p, *result)) /* it needs more bytes than can be addressed */
-                bytes = SIZE_MAX;
-            else if (*result != GCKPT_OK)
-                return NULL;
-            else if (p->base_cost < base_cost)
-                base_cost = p->base_cost;
-            const int better =
-                fits && bytes <= arena &&
-                (!best || p->best.cost < best->best.cost ||
-                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena));
-            gckpti_planner *worse = better ? best : p;
-            best = better ? p : best;
-            if (worse && mode == GCKPT_OPTIMAL)
-                gckpti_planner_release(worse);
-            needed = bytes < needed ? bytes : needed;
-        }
-        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
-            (best && best->best.cost <= base_cost))
-            break;
+    const size_t resident = gckpti_resident_bytes(first, NULL), budget = first->desc->budget;
+    const size_t left = !budget ? SIZE_MAX : budget > resident ? budget - resident : 0;
+    const size_t arena = left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+    const int automatic = first->desc->mode == GCKPT_AUTO;
+    gckpt_mode mode = automatic ? GCKPT_STORE_ALL : first->desc->mode;
+    size_t needed;
+    gckpti_planner *best = gckpti_plan_variants(first, mode, arena, &needed, result);
+    if (*result == GCKPT_OK && automatic && GCKPTI_HAS_SEARCH && budget &&
+        !(best && best->best.cost <= first->least_cost)) {
+        mode = GCKPT_OPTIMAL;
+        best = gckpti_plan_variants(first, mode, arena, &needed, result);
     }
-    *result = !best && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
-    *least = gckpti_resident_bytes(first, NULL) + needed;
-    if (best)
-        *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
-    gckpt_plan *plan = best && *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
-    if (best && !plan && *result == GCKPT_OK)
+    best = budget && budget < resident ? NULL : best;
+    *least = resident + needed;
+    if (*result == GCKPT_OK && needed == SIZE_MAX)
+        *result = GCKPT_E_MEMORY;
+    if (!best || *result != GCKPT_OK)
+        return NULL;
+    *result = gckpti_prefetch_gathers(best, budget ? arena : best->best.arena);
+    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
+    if (!plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
 }
@@ -128,6 +108,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
+    memset(&p, 0, sizeof p);
     if (desc)
         d = *desc;
     gckpti_allocator memory = gckpti_allocator_of(&d.memory);

@@ -125,7 +125,7 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
 #define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
 #define gckpti_unpack_shape(kind, shape)      1
-#define gckpti_values_chunk(row, at, n)       gckpti_min((n) - (at), GCKPTI_CHUNK)
+#define gckpti_values_chunk(row, at, n)       ((void)(row), gckpti_min((n) - (at), GCKPTI_CHUNK))
 #define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
 #define gckpti_set_stored(q, from)            ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
 #define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)

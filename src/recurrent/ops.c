@@ -39,8 +39,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int 
     s.state = o->gates == 4 ? 2 * s.units : s.units;
     s.p = in, s.wh = in + 1;
     s.bias = o->bias ? in + o->bias : NULL;
-    s.h0 = o->state ? in + o->state : NULL;
-    s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
+    for (int c = 0; o->state && c * s.units < s.state; c++)
+        s.initial[c] = in + o->state + c;
     s.lengths = o->lengths ? in[o->lengths].index : NULL;
     s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
     s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
@@ -204,12 +204,10 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
     float *a = state + s->item_rows * s->state, *saved = (float *)s->call->saved;
     gckpti_zero_unless(state, m * s->state, 0);
-    for (int64_t r = 0; s->h0 && r < m; r++) {
-        memcpy(state + r * s->state, s->h0->data + (first + r) * n, (size_t)n * sizeof(float));
-        if (s->c0)
-            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n,
+    for (int64_t r = 0; r < m; r++)
+        for (int c = 0; c < 2 && s->initial[c]; c++)
+            memcpy(state + r * s->state + c * n, s->initial[c]->data + (first + r) * n,
                    (size_t)n * sizeof(float));
-    }
     gckpti_cell cell;
     memset(&cell, 0, sizeof cell);
     cell.units = n;
@@ -238,7 +236,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
 /* Returns h (if c is 0) or c (if c is 1) of row b before step t; zeros from its length on. */
 static const float *gckpti_sequence_previous(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
-    const gckpt_arg *initial = c ? s->c0 : s->h0;
+    const gckpt_arg *initial = s->initial[c];
     if (t >= gckpti_sequence_length(s, b))
         return s->zero;
     if (t)
@@ -299,7 +297,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
-            const gckpt_arg *initial = c ? s->c0 : s->h0;
+            const gckpt_arg *initial = s->initial[c];
             for (int64_t j = 0; initial && initial->grad && j < n; j++)
                 gckpti_put(&initial->grad[(first + r) * n + j], d[c * n + j], initial->accumulate);
         }

@@ -31,7 +31,7 @@ typedef struct gckpti_sequence {
     int before;         /* gru_reset_before: the chains of n begin after r; a step has two parts */
     int fast, backward; /* fast: items of several rows multiply panels, not wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
+    const gckpt_arg *p, *wh, *bias, *initial[2]; /* initial: h0, c0; it and bias may be NULL */
     const int32_t *lengths;                   /* steps of each row, or NULL if all have T */
     int64_t split; /* gates whose chains read h: G, or 2H in gru_reset_before: n's read r h */
     int64_t first, block, item_rows; /* first row and rows of a block; rows of an item */

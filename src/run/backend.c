@@ -26,8 +26,6 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_isa requested = e->desc.isa;
     int isa = GCKPT_ISA_PLAIN;
     e->update.writes_back = 1;
-    if (GCKPTI_RUNS_DEVICES && gckpti_check_backend(e) != GCKPT_OK)
-        return GCKPT_E_ARG;
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
             return gckpti_error(e->store, GCKPT_E_ARG,

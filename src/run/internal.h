@@ -1,12 +1,7 @@
 #pragma once
 #include "run/run.h"
 
-/* Declarations shared by the files of layer run, which a compiler sees in the order of MANIFEST.
- * Stubs of disabled features do nothing and return their `result` argument. */
-
 /* ---- run/memory.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
-
 typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
     size_t used;

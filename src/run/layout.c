@@ -73,7 +73,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
-    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
+    const size_t arena = e->desc.arena ? 0 : p->arena + p->alignment;
     gckpti_bump bumps[2] = { { e->blocks.host, 0 }, { e->blocks.backend, 0 } };
     gckpti_bump *bump = &bumps[own_memory != 0];
     gckpti_alloc_tables(e, bumps);
@@ -85,8 +85,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
                                                               sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, arena, 1);
+    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base;
@@ -120,7 +119,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
     const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
-    unsigned char canary[GCKPTI_CANARY];
     if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
@@ -135,9 +133,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
     (void)gckpti_exec_layout(e);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    if (!e->desc.arena)
-        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 

@@ -1,8 +1,6 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-GCKPTI_COLD_BEGIN
-
 /* Allocates n * size aligned bytes; NULL if base is NULL. `used` stops at PTRDIFF_MAX / 2. */
 GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 {
@@ -27,22 +25,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q
 {
     return gckpti_planned_bytes(p, q) / (size_t)p->rows;
 }
-
-/* Checks that no kernel wrote after the end of the arena. */
-GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
-{
-    unsigned char canary[GCKPTI_CANARY];
-    if (!e->desc.arena)
-        gckpti_from_backend(e, canary, e->blocks.arena + e->plan->arena, sizeof canary);
-    for (size_t i = 0; !e->desc.arena && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote past the end of the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
 
 /* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
  * batch-invariant nodes to which instructions before `end` add. */

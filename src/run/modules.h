@@ -1,6 +1,8 @@
 #pragma once
 #include "run/internal.h"
 
+GCKPTI_COLD_BEGIN /* ends with the header */
+
 /* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {
@@ -30,5 +32,3 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
         result = modules[i](e, event, arg);
     return result;
 }
-
-GCKPTI_COLD_BEGIN /* ends with the header */

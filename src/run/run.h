@@ -20,24 +20,12 @@ GCKPTI_COLD_END /* begun by planner */
  *
  * The executor interprets a plan. For each instruction it fills a gckpt_call with the addresses of
  * the operands (in the arena, or where parameters, inputs and constants are) and passes it to the
- * kernel that the backend has for the op. From gckpt_step to a kernel and an update:
- *   gckpt_step          (training) gckpti_prepare_step (step) checks the request and the plan;
- *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
- *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
- *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
- *                       module may wait, or move step.pc: skip it, replay the body.
- *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
- *                       get f32 copies. The op's kernel runs, in strips if the plan
- *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_next     (advance) ends a micro-batch; the body runs again while there are rows.
- *   gckpti_run_barrier  (training) before the first update: the losses' counts are final; a step
- *                       that clips finishes all gradients.
- *   gckpti_run_update   (training) a pass over a parameter.
- *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
- * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
- * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
- * Read step and advance first. Only calls of the backend (gckpti_backend) read or write the
- * arena and the backend's copies of parameters, feeds and loss sums: the host may have no access.
+ * kernel that the backend has for the op. docs/architecture.md, "A step", names the functions from
+ * gckpt_step to a kernel and an update; read step and advance first. A feature with a state in the
+ * executor is a module (src/dist, src/fetch, ..): one function that the core calls at each
+ * gckpti_event (internal.h), listed in run/modules.h. Only calls of the backend (gckpti_backend)
+ * read or write the arena and the backend's copies of parameters, feeds and loss sums: the host may
+ * have no access.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
@@ -149,8 +137,6 @@ struct gckpt_exec {
     } losses;
     struct { /* update */
         double grad_norm;
-        double bias_correction[2]; /* 1 - beta1^bias_step, 1 - beta2^bias_step */
-        uint64_t bias_step;        /* update number for which bias_correction was computed, or 0 */
         gckpt_hyper hyper;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
@@ -195,18 +181,6 @@ static inline void gckpti_set_state(gckpt_exec *e, int state)
                  e->step.pc == (e->step.state == GCKPTI_IDLE ? 0 : e->plan->epilogue));
     e->step.state = state;
 }
-
-/* Returns the backend, which has all functions set; NULL in a build without devices (GCKPTI_OF). */
-static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
-{
-#ifndef GCKPT_NO_DEVICES
-    return &e->devices.backend;
-#else
-    return (void)e, (const gckpt_backend *)NULL;
-#endif
-}
-
-enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {

@@ -2,6 +2,8 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
+GCKPTI_COLD_BEGIN
+
 /* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -108,7 +110,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
         return result;
     if (hyper)
         e->update.hyper = *hyper;
-    e->update.bias_step = 0;
     e->step.number = e->store->step;
     e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
@@ -139,26 +140,18 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Checks the request against plan, rows and feeds; without rows if they stream in. */
-static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
+GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
+    if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
+        return GCKPT_E_ARG;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_add_rows(e, feeds, count, gckpti_own_rows(e, rows));
-    return gckpti_agree_on_step(e, rows, result);
-}
-
-/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
-GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
-{
-    const gckpt_plan *p = e ? e->plan : NULL;
-    if (!p || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    const gckpt_result result = gckpti_check_step(e, feeds, count, rows, goal, hyper);
+    result = gckpti_agree_on_step(e, rows, result);
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
@@ -182,8 +175,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
-    if (result == GCKPT_OK)
-        result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (gckpti_group_of(e) && counts)
@@ -246,3 +237,5 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
     *count = exec->losses.terms[term].total.count;
     return GCKPT_OK;
 }
+
+GCKPTI_COLD_END

@@ -134,30 +134,28 @@ static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule 
 
 /* ---- gckpt_recompute: values that are recomputed for the backwards ---- */
 /* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
- * values that these forwards read. */
+ * values that these forwards read; inputs before users. */
 static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
 {
+    const int first = s->length;
     int count = 0, reads;
-    if (entry < 0 && p->node[~entry].reads_saved && p->state[~entry].dropped) {
-        p->state[~entry].dropped = 0;
-        p->queue[count++] = ~entry;
-    }
     for (int i = -1; i < count; i++) {
-        const int *edges = gckpti_entry_reads(p, i < 0 ? entry : p->queue[i], &reads);
-        for (int k = 0; k < reads; k++)
-            if (p->state[edges[k]].dropped) {
-                p->state[edges[k]].dropped = 0;
-                p->queue[count++] = edges[k];
-            }
-    }
-    for (int i = 1; i < count; i++) /* inputs before users */
-        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
-            int swap = p->queue[j];
-            p->queue[j] = p->queue[j - 1];
-            p->queue[j - 1] = swap;
+        const int reader = i < 0 ? entry : p->queue[i];
+        const int *edges = gckpti_entry_reads(p, reader, &reads);
+        const int saved = reader < 0 && p->node[~reader].reads_saved;
+        for (int k = 0; k < reads + saved; k++) {
+            const int u = k < reads ? edges[k] : ~reader;
+            if (p->state[u].dropped)
+                p->queue[count++] = u;
+            p->state[u].dropped = 0;
         }
-    for (int i = 0; i < count; i++)
-        s->entry[s->length++] = p->queue[i];
+    }
+    for (int i = 0; i < count; i++) {
+        int x = s->length++;
+        for (; x > first && s->entry[x - 1] > p->queue[i]; x--)
+            s->entry[x] = s->entry[x - 1];
+        s->entry[x] = p->queue[i];
+    }
 }
 
 /* From the first backward on, recomputes values of gckpt_recompute for readers, unless the schedule

@@ -6,13 +6,14 @@
 /* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
 {
-    s->effort += 4 * (int64_t)schedule->length;
+    s->effort += schedule->length;
     if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
         gckpti_find_live_ranges(s->p, schedule);
 }
 
-/* Effort limit of an attempt of the local search, per node. A level has ATTEMPTS times as much. */
-enum { GCKPTI_EFFORT = 350, GCKPTI_ATTEMPTS = 12 };
+/* Most entries that an attempt of the local search evaluates, per node. A level has ATTEMPTS times
+ * as many. */
+enum { GCKPTI_EFFORT = 44, GCKPTI_ATTEMPTS = 12 };
 
 /* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
@@ -23,17 +24,6 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
                (used > most / 4 && left > first / 4 * 3) || (used > most / 2 && left > first / 2);
     s->incomplete = s->incomplete || ends;
     return ends;
-}
-
-/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
-GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
-{
-    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
-    if (schedule->peak <= limit)
-        return 0;
-    for (int x = 0; x < schedule->length; x++)
-        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
-    return sum;
 }
 
 /* Makes s->next the current schedule. */
@@ -65,7 +55,6 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
             gckpti_emit_now(s);
     }
     p->entry_count = 0;
-    s->effort += 8 * (int64_t)s->now.length;
     return 1;
 }
 

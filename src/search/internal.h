@@ -21,9 +21,8 @@ enum {
  * its results out and back, or (0) keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 
-/* ---- search/search.c ---- */
-#define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
-#define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
+/* ---- search/moves.c ---- */
+#define GCKPTI_REMOVE INT32_MAX /* in a move: the entry at its position is removed */
 /* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
  * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
@@ -83,7 +82,6 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
                                  gckpti_scratch *scratch);
 /* search/candidates.c */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left);
-GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit);
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
 GCKPTI_FN void gckpti_accept_next(gckpti_search *s);
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s);

@@ -31,7 +31,6 @@ static void gckpti_scan_entry(gckpti_search *s, int x)
     const int *edges = gckpti_entry_reads(s->p, i, &count);
     for (int k = 0; k < count; k++)
         s->p->state[edges[k]].prev_use = x;
-    s->effort += count + 1;
     if (i < 0) {
         s->p->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->p->state[~i].prev_use;
         return;
@@ -106,6 +105,17 @@ static void gckpti_try_moves(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
+/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
+static int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
+{
+    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
+    if (schedule->peak <= limit)
+        return 0;
+    for (int x = 0; x < schedule->length; x++)
+        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
+    return sum;
+}
+
 /* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
  * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
  * single moves in order. Returns 0 if nothing helps. */
@@ -141,7 +151,6 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[s->member[h]];
         m->cost += u->cost;
-        s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k];
             gckpti_node_state *v = &p->state[q];
@@ -239,7 +248,6 @@ static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
         const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
         gain += part;
         s->excess[k] -= part;
-        s->effort++;
     }
     return gain;
 }
@@ -357,7 +365,6 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tigh
 {
     if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
         return 0;
-    s->effort += (m->to - m->start) / 16;
     for (int x = m->start + 1; x < m->to; x++)
         if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
             *tight = x;

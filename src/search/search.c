@@ -70,14 +70,12 @@ static void gckpti_reduce_initials(gckpti_search *s)
     uint64_t least = UINT64_MAX;
     for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
         const gckpti_candidate *from = &s->initial[i];
-        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
-            from->overhead / 4 > p->least_cost)
+        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4)
             continue;
         least = from->overhead < least ? from->overhead : least;
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
-        s->effort = 0;
-        s->started = GCKPTI_NO_ATTEMPT;
+        s->effort = s->started = 0;
         if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
             continue;
         gckpti_remove_recomputes(s, limit);
@@ -91,7 +89,7 @@ static void gckpti_reduce_initials(gckpti_search *s)
 static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
+    size_t n = (size_t)(p->nodes - p->prologue), groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
     gckpti_build_store_all(p);
@@ -158,7 +156,6 @@ static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
         gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
     }
-    s->started = GCKPTI_NO_ATTEMPT;
 }
 
 /* Improves a level by another candidate's schedule. */
@@ -210,8 +207,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
             best = i;
     if (best >= 0)
         gckpti_improve_from(s, level, &s->initial[best]);
-    if (grouped && s->level[k - 1].length == 0)
-        return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
     for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
@@ -225,6 +220,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
         gckpti_improve_from(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
+        s->started = s->effort;
         if (gckpti_perturb(s, level->limit, i))
             gckpti_remove_recomputes(s, level->limit);
         gckpti_candidate_update(s, level);
@@ -234,7 +230,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
-GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
     gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
@@ -260,15 +256,13 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
     const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most ||
-           (old->length && !s->minimise_bytes && cost > old->time) ||
-           (old->length && least >= (int64_t)old->arena &&
-            (s->minimise_bytes || cost == old->time));
+    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
+           (old->length && cost == old->time && least >= (int64_t)old->arena);
 }
 
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
- * equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
+ * equal time, fewer bytes than the winner. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
@@ -278,9 +272,8 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
-        int fewer = candidate->arena < old->arena;
-        int better =
-            s->minimise_bytes || candidate->time == old->time ? fewer : candidate->time < old->time;
+        int better = candidate->time == old->time ? candidate->arena < old->arena
+                                                  : candidate->time < old->time;
         if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
             (better || !old->length))
             s->winner = *candidate;
@@ -306,8 +299,8 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
 static void gckpti_consider_initials(gckpti_search *s, size_t most)
 {
     gckpti_find_initials(s);
-    for (int i = 0; i < s->initials; i++)
-        gckpti_consider(s, &s->initial[s->minimise_bytes ? i : s->initials - 1 - i], 0, most);
+    for (int i = s->initials; i-- > 0;)
+        gckpti_consider(s, &s->initial[i], 0, most);
 }
 
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
@@ -324,7 +317,6 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 0;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
     for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
@@ -338,16 +330,17 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
 
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
 {
-    memset(&s->winner, 0, sizeof s->winner);
-    s->minimise_bytes = 1;
-    for (int k = s->levels; k-- > 0 && gckpti_is_ok(s) && gckpti_min_budget(s, k) < upper;) {
-        gckpti_consider_level(s, k, SIZE_MAX / 4);
-        if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
-            break;
+    gckpt_result result = GCKPT_OK;
+    *least = SIZE_MAX;
+    s->winner.length = 0;
+    for (int k = s->levels;
+         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
+    while (result == GCKPT_OK && s->winner.length > 0) {
+        *least = s->winner.arena;
+        result = gckpti_find_best(s, *least - 1);
     }
-    gckpti_consider_initials(s, SIZE_MAX / 4);
-    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+    return result;
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
@@ -358,7 +351,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->started = GCKPTI_NO_ATTEMPT;
     s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)

@@ -148,13 +148,12 @@ typedef struct {
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials, starts; /* starts: number of initials that levels improve, the first */
     unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* effort for the current level, in quarters of entries */
+    int64_t effort;               /* entries evaluated for the current level */
     int64_t started;              /* effort when the current attempt began */
     int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
-    int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
 /* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
@@ -163,11 +162,11 @@ typedef struct {
  * proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
- * SIZE_MAX if that is not below `upper`. */
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule, or to SIZE_MAX if
+ * that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes, bound and
+/* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
  * levels (the first is store-all). Lowers store-all (p->store_all_peak,
  * p->lowered) if needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without
  * p->failed if the bytes are too many to search below. */

@@ -57,7 +57,7 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
     if (!*name || gckpti_same_name(name, "__metadata__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
-        return "ends like the name of optimiser state or scales";
+        return "ends like the name of optimiser state";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 

@@ -75,13 +75,13 @@ struct gckpt_store {
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
-/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8 in older files,
- * more states (no optimiser has more than four), and the metadata key of the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
+ * four), and the metadata key of the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
-                                               "#scale",  "#state4", "#state5", "#state6",
-                                               "#state7", "#state8", "#state9", "#updates" };
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#updates" };
 
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
+enum { GCKPTI_VALUES = -1, GCKPTI_UPDATES = 10 };
 
 /* Returns the address of the suffix if it ends the name, else NULL. */
 GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix);

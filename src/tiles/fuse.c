@@ -11,7 +11,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
-    uint64_t given = 0, unfused = 0, flops = 0;
+    uint64_t unfused = 0, flops = 0;
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
@@ -30,10 +30,8 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         call.shape = inner.shape;
         flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
-        given =
-            gckpti_add_cost(given, p->desc->costs.by_id ? p->desc->costs.by_id[id[i]].forward : 0);
         inner.attributes = r->op[id[i]].attributes;
-        p->fused_into[id[i]] = t->id;
+        inner.index = t->id;
         p->tensors[id[i]] =
             (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
     }
@@ -62,10 +60,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
         memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
-    if (!p->desc->costs.by_id)
-        p->cost[t->id] = p->model_cost[t->id];
-    else if (p->built_model_cost)
-        p->cost[t->id].forward = gckpti_mul_div(given, p->model_cost[t->id].forward, unfused);
+    p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
     p->has_fused = 1;
 }
 
@@ -142,9 +137,7 @@ static void gckpti_fuse_ops(gckpti_planner *p)
     int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
     gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
     int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
-    p->fused_into = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->fused_into);
     if (!p->failed) {
-        memset(p->fused_into, 0xff, n * sizeof *p->fused_into);
         r->p = p, r->op = op;
         gckpti_find_row_ops(r);
     }

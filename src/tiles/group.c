@@ -221,9 +221,8 @@ static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
 /* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or r->range (id 2 * steps). */
 static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
 {
-    gckpt_buffer *b = &r->buffers[r->buffer_count];
-    memset(b, 0, sizeof *b);
-    b->id = id, b->size = size, b->start = start, b->end = end;
+    const gckpt_buffer b = { start, end, 0, size, id, GCKPT_BUFFER_WORKSPACE };
+    r->buffers[r->buffer_count] = b;
     r->buffer_count += size > 0;
 }
 

@@ -255,73 +255,49 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
 }
 
-/* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
- * also those in attributes, are given: they may spread. */
-static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
+/* Reports NaNs in parameters, constants and the feeds of `rows` further rows, and infinities in
+ * trained parameters. Other infinities, also those in attributes, are given: they may spread. */
+static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     e->debug.given = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        const int param = node->kind == GCKPTI_PARAM;
+        const int param = node->kind == GCKPTI_PARAM, id = (int)i;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        int64_t first = 0, count = gckpti_planned_elements(p, node);
-        if (param)
-            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
+        int64_t row = 0, first = 0, count = gckpti_planned_elements(p, node);
         gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
-        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_scan_array(
-                &scan,
-                q && gckpti_is_compressed((int)q->p.storage) ? NULL : e->tables.nodes[i].data, 0,
-                count, (int)i, 0);
+        if (param)
+            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
+        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32) {
+            const int stored = q && gckpti_is_compressed((int)q->p.storage);
+            gckpti_scan_array(&scan, stored ? NULL : e->tables.nodes[i].data, 0, count, id, 0);
+        } else if (node->kind == GCKPTI_INPUT && node->type == GCKPT_F32) {
+            const gckpti_exec_input *in = &e->feeds.inputs[node->index];
+            const float *x = (const float *)(const void *)in->feed;
+            row = in->node < 0 ? 0 : (int64_t)(gckpti_row_bytes(p, node) / sizeof *x);
+            for (int64_t k = 0; k < row * rows; k++)
+                gckpti_scan_value(&scan, (double)x[k], id, 0, k);
+        }
+        if (scan.id >= 0 && row)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                p->names + node->name, e->step.row_end + scan.element / row, scan.element % row);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
-                                gckpti_planned_name(p, (int)i), scan.value, scan.element + first);
+                                gckpti_planned_name(p, id), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)
-                gckpti_scan_value(&scan, (double)gckpti_float(word), (int)i, 0, 0);
+                gckpti_scan_value(&scan, (double)gckpti_float(word), id, 0, 0);
         }
         e->debug.given |= scan.kinds;
     }
     return GCKPT_OK;
-}
-
-/* Reports NaNs in parameters, then in the feeds of `rows` further rows. An infinity is allowed in
- * feeds, since it may be intended. */
-static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_result result = gckpti_check_finite_params(e);
-    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
-    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        const gckpti_exec_input *in = &e->feeds.inputs[i];
-        const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
-        const float *x = (const float *)(const void *)in->feed;
-        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
-        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
-            gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
-        if (scan.id >= 0)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                p->names + q->name, e->step.row_end + scan.element / row, scan.element % row);
-    }
-    e->debug.given |= scan.kinds;
-    return result;
-}
-
-/* Checks all gradients before the first update. */
-static gckpt_result gckpti_check_finite_gradients(gckpt_exec *e)
-{
-    gckpt_result result = GCKPT_OK;
-    for (size_t x = 0; x < e->plan->length && result == GCKPT_OK; x++)
-        if (e->plan->ins[x].kind == GCKPT_UPDATE)
-            result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
-    return result;
 }
 
 /* Runs the checks that follow instruction x. */
@@ -347,6 +323,7 @@ GCKPTI_MODULE(debug)
 {
     const unsigned debug = gckpti_debug(e);
     const int finite = (debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    gckpt_result result = GCKPT_OK;
     switch (event) {
     case GCKPTI_ON_LAYOUT:
         if (debug & GCKPT_DEBUG_RECOMPUTE)
@@ -358,7 +335,7 @@ GCKPTI_MODULE(debug)
         e->update.all_first |= (unsigned char)(finite && !early);
         break;
     case GCKPTI_ON_FED:
-        return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
+        return finite ? gckpti_check_finite_given(e, *(const int64_t *)arg) : GCKPT_OK;
     case GCKPTI_ON_BEGIN:
         if (debug & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON))
             gckpti_fill(e, e->blocks.arena,
@@ -371,13 +348,17 @@ GCKPTI_MODULE(debug)
                    : GCKPT_OK;
     case GCKPTI_ON_AFTER:
         return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
-    case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
+    case GCKPTI_ON_GRADIENTS: /* before the first update */
+        for (size_t x = 0; x < e->plan->length && finite && result == GCKPT_OK; x++)
+            if (e->plan->ins[x].kind == GCKPT_UPDATE)
+                result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
+        break;
     case GCKPTI_ON_END:
         if (debug & GCKPT_DEBUG_MEASURE)
             gckpti_measure(e);
         break;
     default: break;
     }
-    return GCKPT_OK;
+    return result;
 }
 #endif

@@ -73,7 +73,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 
 /* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
  * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
+static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
     const gckpt_hyper *h = &e->update.hyper;
@@ -93,13 +93,8 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->beta2 = beta2;
     constants->rest2 = (float)(1 - (double)beta2);
     constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
-    if (e->update.bias_step != step) { /* most parameters have the same step */
-        e->update.bias_step = step;
-        e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
-        e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
-    }
-    constants->rate = (float)((double)lr / e->update.bias_correction[0]);
-    constants->correct2 = (float)(1 / e->update.bias_correction[1]);
+    constants->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    constants->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
 }
 
 /* Parts of a pass over a parameter. DIVIDES adds up the accumulators of its gradient, divides the

@@ -15,15 +15,17 @@
 #define PLAN_CHECK_OFF "plans are timed"
 #include "search/synthetic.h"
 
-enum { NETS = 10, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
+enum { NETS = 14, GRAPHS = 500, BUDGET_PARTS = 12, LINES = 8192 };
 
 /* budgets, as their distance from the proven minimum in 1/1000 of the distance from there to store-all's bytes */
-static const int budget_parts[BUDGET_PARTS] = { 0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850 };
+static const int budget_parts[BUDGET_PARTS] = {
+    0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850
+};
 
 typedef struct {
     char name[64];
-    int budget_part;     /* -1 for the least bytes */
-    double figure; /* overhead or bytes of the plan; negative if there is no plan */
+    int budget_part; /* -1 for the least bytes */
+    double figure;   /* overhead or bytes of the plan; negative if there is no plan */
 } line;
 
 typedef struct {
@@ -103,41 +105,60 @@ static void add_offload(gckpt_plan_desc *d, double gigabytes)
 
 enum { AS_BUILT = 1, CHOSEN = 2, OFFLOAD = 4, OVERLAP = 8 }; /* requests */
 
-static void networks(void)
+/* Builds network i. Returns 0 on an error. */
+static int build(net *n, int i, const char *name)
 {
-    static const char *const names[] = { "GPT-2 124M B4", "GPT-2 124M B1", "encoder-decoder", "U-Net", "MLP 64", "tiny GPT",
-                                         "SmolLM2 135M", "GPT-2 1.5B", "MLP 1000", "GPT 1000" };
-    static const int requests[] = { 15, 15, 15, 13, 1, 15, 15, 1, 1, 1 };
-    static const char *const suffix[] = { "", " chosen", " offload", " overlap" };
     gpt_size four = gpt2_124m, xl = { 48, 25, 1600, 1024, 50257, 1 }, deep = gpt2_124m;
     four.batch = 4;
     deep.layers = 1000;
+    switch (i) {
+    case 0: return net_gpt(n, name, &four);
+    case 1: return net_gpt(n, name, &gpt2_124m);
+    case 2: return net_encoder_decoder(n, name, 6);
+    case 3: return net_unet(n, name);
+    case 4: return net_mlp(n, name, 64);
+    case 5: return net_gpt(n, name, &gpt_mcu);
+    case 6: return net_llama(n, name, 1024, 0);
+    case 7: return net_gpt(n, name, &xl);
+    case 8: return net_vit(n, name);
+    case 9: return net_convnext(n, name);
+    case 10: return net_diffusion(n, name);
+    case 11: return net_llama(n, name, 1024, 16);
+    case 12: return net_mlp(n, name, 1000);
+    default: return net_gpt(n, name, &deep);
+    }
+}
+
+static void networks(void)
+{
+    static const struct {
+        const char *name;
+        int requests, apart; /* every apart-th budget */
+    } nets[NETS] = {
+        { "GPT-2 124M B4", 15, 1 },  { "GPT-2 124M B1", 15, 1 },    { "encoder-decoder", 15, 1 },
+        { "U-Net", 13, 1 },          { "MLP 64", AS_BUILT, 1 },     { "tiny GPT", 15, 1 },
+        { "SmolLM2 135M", 15, 1 },   { "GPT-2 1.5B", AS_BUILT, 1 }, { "ViT-B", 3, 1 },
+        { "ConvNeXt-T", 3, 1 },      { "diffusion", 3, 1 },         { "LoRA", 3, 1 },
+        { "MLP 1000", AS_BUILT, 3 }, { "GPT 1000", AS_BUILT, 9 }
+    };
+    static const char *const suffix[] = { "", " chosen", " offload", " overlap" };
     for (int i = 0; i < NETS; i++) {
-        const char *name = names[i];
+        const char *name = nets[i].name;
         net n;
         if (only ? strncmp(only, name, strlen(name)) != 0 : graphs < GRAPHS && i == NETS - 1)
             continue;
-        int good = i == 0   ? net_gpt(&n, name, &four)
-                   : i == 1 ? net_gpt(&n, name, &gpt2_124m)
-                   : i == 2 ? net_encoder_decoder(&n, name, 6)
-                   : i == 3 ? net_unet(&n, name)
-                   : i == 4 ? net_mlp(&n, name, 64)
-                   : i == 5 ? net_gpt(&n, name, &gpt_mcu)
-                   : i == 6 ? net_llama(&n, name, 1024)
-                   : i == 7 ? net_gpt(&n, name, &xl)
-                   : i == 8 ? net_mlp(&n, name, 1000)
-                            : net_gpt(&n, name, &deep);
+        const int good = build(&n, i, name);
         for (int k = 0; k < 4 && good; k++) {
             gckpt_plan_desc d = net_desc(&n, GCKPT_OPTIMAL);
             char title[64];
             snprintf(title, sizeof title, "%s%s", name, suffix[k]);
-            if (!(requests[i] >> k & 1) || (only && strcmp(only, title) != 0))
+            if (!(nets[i].requests >> k & 1) || (only && strcmp(only, title) != 0))
                 continue;
             d.schedule.as_built = 1 << k == AS_BUILT;
             d.offload.overlap = 1 << k == OVERLAP;
             if (1 << k == OFFLOAD || 1 << k == OVERLAP)
                 add_offload(&d, 1 << k == OFFLOAD ? 450 : 55);
-            plan_all(title, &n, &d, i < 8 ? 1 : i < 9 ? 3 : 9);
+            plan_all(title, &n, &d, nets[i].apart);
         }
         net_free(&n);
     }
@@ -159,7 +180,8 @@ static void trace(const char *name, gckpt_graph *g, const gckpt_term *terms, int
         for (int k = 0; k < BUDGET_PARTS && again == 0; k++) {
             size_t budget = proven + (size_t)((double)(all - proven) * budget_parts[k] / 1000);
             int i = gckpt_frontier_find(f, budget);
-            record(name, budget_parts[k], gckpt_frontier_get(f, i, &at) == GCKPT_OK ? at.overhead : -1);
+            record(name, budget_parts[k],
+                   gckpt_frontier_get(f, i, &at) == GCKPT_OK ? at.overhead : -1);
         }
         if (again == 0) {
             gckpt_frontier_get(f, 0, &at);
@@ -250,11 +272,12 @@ static void compare(int first, int last, const char *what)
         if (more > worst)
             worst = more, where = a->name;
     }
-    fprintf(stderr,
-            "  %-9s %d of %d changed, %d more work, %d by 1 %%; mean %+.4f %%, worst %+.2f %% (%s), "
-            "best %+.2f %%; lost %d, found %d; least bytes: %d more (worst %+.2f %%, %s), %d less\n",
-            what, changed, points, worse, bad, points ? 100 * mean / points : 0, 100 * worst, where,
-            100 * best, lost, found, larger, 100 * most, where_most, smaller);
+    fprintf(
+        stderr,
+        "  %-9s %d of %d changed, %d more work, %d by 1 %%; mean %+.4f %%, worst %+.2f %% (%s), "
+        "best %+.2f %%; lost %d, found %d; least bytes: %d more (worst %+.2f %%, %s), %d less\n",
+        what, changed, points, worse, bad, points ? 100 * mean / points : 0, 100 * worst, where,
+        100 * best, lost, found, larger, 100 * most, where_most, smaller);
 }
 
 int main(int argc, char **argv)

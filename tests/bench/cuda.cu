@@ -208,10 +208,7 @@ void capture(const gckpt_call *, const gckpti_product *t) { captured = *t; }
 gckpti_product layer_operands(const Layer *l, int kind)
 {
     gckpt_call c = layer_call(l, kind);
-    if (kind == Y)
-        gckpti_linear_output(&c, capture);
-    else
-        gckpti_linear_gradients(&c, capture);
+    gckpti_run_matmul(&c, kind != Y, capture);
     return captured;
 }
 

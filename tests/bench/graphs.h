@@ -26,6 +26,7 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_term loss;
     int64_t rows;
+    int rank; /* of LoRA adapters of products without a bias; 0 trains all weights instead */
 } net;
 
 /* Plans are made for a step of two micro-batches. Parameter gradients then live during the whole step, with one
@@ -79,19 +80,23 @@ typedef struct {
     gckpt_tensor *memory; /* input of the block's cross-attention, or NULL */
 } place;
 
-/* Returns a trainable parameter of shape (rows,columns), or (rows) if columns is 0. Its values are never read, so all
- * parameters may share one float. */
-static inline gckpt_tensor *net_weight(const place *p, const char *part, int64_t rows,
-                                       int64_t columns)
+/* Returns a trainable parameter. Its values are never read, so all parameters may share one float. */
+static inline gckpt_tensor *net_parameter(const place *p, const char *part, gckpt_shape shape)
 {
     static float nothing;
     const gckpt_init zero = { 0, 0, 0 };
-    gckpt_shape shape = columns > 0 ? gckpt_shape2(rows, columns) : gckpt_shape1(rows);
     char name[64];
     snprintf(name, sizeof name, "%s%d.%s", p->part, p->layer, part);
     if (gckpt_store_find(p->n->store, name) < 0)
         gckpt_store_external(p->n->store, name, shape, &nothing, 1);
     return gckpt_param(p->n->graph, name, shape, zero);
+}
+
+/* Returns a trainable parameter of shape (rows,columns), or (rows) if columns is 0. */
+static inline gckpt_tensor *net_weight(const place *p, const char *part, int64_t rows,
+                                       int64_t columns)
+{
+    return net_parameter(p, part, columns > 0 ? gckpt_shape2(rows, columns) : gckpt_shape1(rows));
 }
 
 static inline gckpt_tensor *net_norm(const place *p, const char *part, gckpt_tensor *x)
@@ -173,11 +178,19 @@ static inline int net_gpt(net *n, const char *name, const gpt_size *z)
     return net_close(n, gckpt_linear_cross_entropy(net_norm(&p, "last", x), table, target, NULL));
 }
 
-/* Returns x @ w without a bias. */
+/* Returns x @ w without a bias; with an adapter of rank n->rank, x @ w + x @ a @ b. */
 static inline gckpt_tensor *net_project(const place *p, const char *part, gckpt_tensor *x,
                                         int64_t in, int64_t out)
 {
-    return gckpt_linear(x, net_weight(p, part, in, out), NULL);
+    const int64_t rank = p->n->rank;
+    gckpt_tensor *y = gckpt_linear(x, net_weight(p, part, in, out), NULL);
+    char name[2][24];
+    if (rank == 0)
+        return y;
+    snprintf(name[0], sizeof name[0], "%s.lora_a", part);
+    snprintf(name[1], sizeof name[1], "%s.lora_b", part);
+    x = gckpt_linear(x, net_weight(p, name[0], in, rank), NULL);
+    return gckpt_add(y, gckpt_linear(x, net_weight(p, name[1], rank, out), NULL));
 }
 
 /* Builds a block of a Llama: heads of 64 columns, rotary positions, SwiGLU; three query heads share a key head. */
@@ -187,8 +200,10 @@ static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
     const int64_t C = p->dim, I = C * 8 / 3;
     gckpt_attention_desc desc = { .heads = p->heads, .key_heads = p->heads / 3, .causal = 1 };
     gckpt_tensor *h = gckpt_rmsnorm(x, net_weight(p, "before", C, 0), 0);
-    gckpt_tensor *q = gckpt_rotary(net_project(p, "q", h, C, C), &(gckpt_rotary_desc){ .heads = desc.heads });
-    gckpt_tensor *k = gckpt_rotary(net_project(p, "k", h, C, C / 3), &(gckpt_rotary_desc){ .heads = desc.key_heads });
+    gckpt_tensor *q =
+        gckpt_rotary(net_project(p, "q", h, C, C), &(gckpt_rotary_desc){ .heads = desc.heads });
+    gckpt_tensor *k = gckpt_rotary(net_project(p, "k", h, C, C / 3),
+                                   &(gckpt_rotary_desc){ .heads = desc.key_heads });
     gckpt_tensor *v = net_project(p, "v", h, C, C / 3);
     h = gckpt_attention(q, k, v, &desc);
     x = gckpt_add(x, net_project(p, "proj", h, C, C));
@@ -198,11 +213,12 @@ static inline gckpt_tensor *net_llama_block(gckpt_tensor *x, void *user)
     return gckpt_add(x, net_project(p, "down", h, I, C));
 }
 
-/* Builds a network of SmolLM2-135M's shape, tied head. */
-static inline int net_llama(net *n, const char *name, int64_t context)
+/* Builds a network of SmolLM2-135M's shape, tied head. If rank is not 0, only LoRA adapters of that rank are trained. */
+static inline int net_llama(net *n, const char *name, int64_t context, int rank)
 {
     const int64_t dim = 576, vocabulary = 49152;
     net_open(n, name, 1);
+    n->rank = rank;
     place p = { n, "", 0, dim, 9, 1, NULL };
     gckpt_tensor *table = net_weight(&p, "table", vocabulary, dim);
     gckpt_tensor *in = gckpt_input(n->graph, "tokens", GCKPT_I32, gckpt_shape2(1, context));
@@ -211,6 +227,10 @@ static inline int net_llama(net *n, const char *name, int64_t context)
         x = gckpt_checkpoint(net_llama_block, x, &p);
     gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(1, context));
     x = gckpt_rmsnorm(x, net_weight(&p, "last", dim, 0), 0);
+    if (rank > 0) {
+        gckpt_store_freeze(n->store, "*", 1);
+        gckpt_store_freeze(n->store, "*.lora_?", 0);
+    }
     return net_close(n, gckpt_linear_cross_entropy(x, table, target, NULL));
 }
 
@@ -315,7 +335,8 @@ static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_t
                                    0,
                                    NULL,
                                    NULL,
-                                   NULL, NULL };
+                                   NULL,
+                                   NULL };
     gckpt_tensor *in[2] = { x, net_weight(p, part, 9, gckpt_shape_of(x).d[3] * out) };
     return gckpt_apply(&conv, in, 2, &out, sizeof out);
 }
@@ -332,7 +353,8 @@ static inline gckpt_tensor *image_up(const place *p, gckpt_tensor *x, int out)
                                  0,
                                  NULL,
                                  NULL,
-                                 NULL, NULL };
+                                 NULL,
+                                 NULL };
     gckpt_tensor *in[2] = { x, net_weight(p, "up", 4, gckpt_shape_of(x).d[3] * out) };
     return gckpt_apply(&up, in, 2, &out, sizeof out);
 }
@@ -349,16 +371,25 @@ static inline gckpt_tensor *image_norm(gckpt_tensor *x)
                                    0,
                                    NULL,
                                    NULL,
-                                   NULL, NULL };
+                                   NULL,
+                                   NULL };
     return gckpt_apply(&norm, &x, 1, NULL, 0);
 }
 
 static inline gckpt_tensor *image_pool(gckpt_tensor *x)
 {
-    static const gckpt_op pool = {
-        "pool2x2", image_pool_shape, image_kernel, image_kernel, NULL, NULL, { GCKPT_SAVED }, 0, NULL,
-        NULL, NULL, NULL
-    };
+    static const gckpt_op pool = { "pool2x2",
+                                   image_pool_shape,
+                                   image_kernel,
+                                   image_kernel,
+                                   NULL,
+                                   NULL,
+                                   { GCKPT_SAVED },
+                                   0,
+                                   NULL,
+                                   NULL,
+                                   NULL,
+                                   NULL };
     return gckpt_apply(&pool, &x, 1, NULL, 0);
 }
 
@@ -402,6 +433,151 @@ static inline int net_unet(net *n, const char *name)
     x = image_conv(&up, "last", x, channels);
     gckpt_tensor *target =
         gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape4(batch, side, side, channels));
+    return net_close(n, gckpt_mean_squared_error(x, target, NULL));
+}
+
+/* ---- networks of images ---- */
+/* Returns a convolution of x without a bias; windows that do not overlap have no padding. */
+static inline gckpt_tensor *net_conv(const place *p, const char *part, gckpt_tensor *x, int64_t out,
+                                     int size, int stride, int groups)
+{
+    const gckpt_shape from = gckpt_shape_of(x);
+    const int padding = stride < size ? size / 2 : 0;
+    gckpt_tensor *w =
+        net_parameter(p, part, gckpt_shape4(size, size, from.d[from.n - 1] / groups, out));
+    return gckpt_conv2d(x, w, NULL,
+                        &(gckpt_window){ .stride = { stride, stride },
+                                         .padding = { padding, padding },
+                                         .groups = groups });
+}
+
+static inline gckpt_tensor *net_images(net *n, int side, int channels)
+{
+    return gckpt_input(n->graph, "x", GCKPT_F32, gckpt_shape4(n->rows, side, side, channels));
+}
+
+/* Ends the graph with 1,000 classes of each row of x. */
+static inline int net_classes(const place *p, gckpt_tensor *x)
+{
+    gckpt_tensor *target = gckpt_input(p->n->graph, "y", GCKPT_I32, gckpt_shape1(p->n->rows));
+    x = net_linear(p, "head", x, p->dim, 1000);
+    return net_close(p->n, gckpt_cross_entropy(x, target, NULL, 0));
+}
+
+/* Builds a ViT-B/16 (Dosovitskiy 2021), with the mean of all patches in place of a class token. */
+static inline int net_vit(net *n, const char *name)
+{
+    const int64_t batch = 8, patches = 14 * 14, dim = 768;
+    net_open(n, name, batch);
+    place p = { n, "", 0, dim, 12, 0, NULL };
+    gckpt_tensor *x = net_conv(&p, "patches", net_images(n, 224, 3), dim, 16, 16, 1);
+    x = gckpt_reshape(x, gckpt_shape3(batch, patches, dim));
+    x = gckpt_add(x, net_weight(&p, "positions", patches, dim));
+    for (; p.layer < 12; p.layer++)
+        x = gckpt_checkpoint(net_block, x, &p);
+    return net_classes(&p, gckpt_mean(net_norm(&p, "last", x), 1));
+}
+
+static inline gckpt_tensor *net_convnext_block(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    const int64_t C = p->dim;
+    gckpt_tensor *h = net_norm(p, "norm", net_conv(p, "depthwise", x, C, 7, 1, (int)C));
+    h = gckpt_gelu(net_linear(p, "widen", h, C, 4 * C));
+    h = net_linear(p, "narrow", h, 4 * C, C);
+    return gckpt_add(x, gckpt_mul(h, net_weight(p, "scale", C, 0)));
+}
+
+/* Builds a ConvNeXt-T (Liu 2022). */
+static inline int net_convnext(net *n, const char *name)
+{
+    static const int depth[] = { 3, 3, 9, 3 };
+    net_open(n, name, 8);
+    place p = { n, "", 0, 96, 0, 0, NULL };
+    gckpt_tensor *x =
+        net_norm(&p, "stem", net_conv(&p, "patches", net_images(n, 224, 3), 96, 4, 4, 1));
+    for (int stage = 0; stage < 4; stage++) {
+        if (stage > 0) {
+            x = net_conv(&p, "halve", net_norm(&p, "before", x), 2 * p.dim, 2, 2, 1);
+            p.dim *= 2;
+        }
+        for (int end = p.layer + depth[stage]; p.layer < end; p.layer++)
+            x = gckpt_checkpoint(net_convnext_block, x, &p);
+    }
+    return net_classes(&p, net_norm(&p, "last", gckpt_global_average_pool(x)));
+}
+
+static inline gckpt_tensor *net_groupnorm(const place *p, const char *part, gckpt_tensor *x)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t C = s.d[s.n - 1];
+    char name[2][24];
+    snprintf(name[0], sizeof name[0], "%s.gain", part);
+    snprintf(name[1], sizeof name[1], "%s.bias", part);
+    return gckpt_groupnorm(x, 32, net_weight(p, name[0], C, 0), net_weight(p, name[1], C, 0), 0);
+}
+
+/* Builds a residual block of two convolutions, to which p->memory, the embedding of the noise level, is added; with
+ * attention over all pixels if p->heads is not 0. */
+static inline gckpt_tensor *net_denoise_block(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t C = p->dim, pixels = s.d[1] * s.d[2];
+    gckpt_tensor *h = net_conv(p, "conv1", gckpt_silu(net_groupnorm(p, "norm1", x)), C, 3, 1, 1);
+    gckpt_tensor *t = net_linear(p, "noise", gckpt_silu(p->memory), 512, C);
+    h = gckpt_add(h, gckpt_reshape(t, gckpt_shape4(s.d[0], 1, 1, C)));
+    h = net_conv(p, "conv2", gckpt_silu(net_groupnorm(p, "norm2", h)), C, 3, 1, 1);
+    x = gckpt_add(h, s.d[3] == C ? x : net_conv(p, "skip", x, C, 1, 1, 1));
+    if (p->heads == 0)
+        return x;
+    h = gckpt_reshape(net_groupnorm(p, "norm3", x), gckpt_shape3(s.d[0], pixels, C));
+    h = gckpt_attention(net_linear(p, "q", h, C, C), net_linear(p, "k", h, C, C),
+                        net_linear(p, "v", h, C, C), &(gckpt_attention_desc){ .heads = p->heads });
+    h = gckpt_reshape(net_linear(p, "proj", h, C, C), gckpt_shape4(s.d[0], s.d[1], s.d[2], C));
+    return gckpt_add(x, h);
+}
+
+/* Builds the U-Net of a diffusion model for 32 x 32 pixels (Ho 2020): 4 resolutions with two blocks each on the way down
+ * and three on the way up, attention at 16 x 16. */
+static inline int net_diffusion(net *n, const char *name)
+{
+    enum { LEVELS = 4, SKIPS = 3 * LEVELS };
+    const int64_t batch = 16;
+    gckpt_tensor *skip[SKIPS];
+    int skips = 0, side = 32;
+    net_open(n, name, batch);
+    place p = { n, "", 0, 128, 0, 0, NULL };
+    gckpt_tensor *t = gckpt_input(n->graph, "noise level", GCKPT_F32, gckpt_shape2(batch, 128));
+    t = net_linear(&p, "t2", gckpt_silu(net_linear(&p, "t1", t, 128, 512)), 512, 512);
+    p.memory = t;
+    gckpt_tensor *x = skip[skips++] = net_conv(&p, "first", net_images(n, side, 3), p.dim, 3, 1, 1);
+    for (int level = 0; level < LEVELS; level++) {
+        p.dim = level == 0 ? 128 : 256;
+        p.heads = side == 16 ? 4 : 0;
+        for (int i = 0; i < 2; i++, p.layer++)
+            x = skip[skips++] = gckpt_checkpoint(net_denoise_block, x, &p);
+        if (level + 1 == LEVELS)
+            break;
+        x = skip[skips++] = net_conv(&p, "halve", x, p.dim, 3, 2, 1);
+        side /= 2;
+    }
+    for (int i = 0; i < 2; i++, p.layer++)
+        x = gckpt_checkpoint(net_denoise_block, x, &p);
+    for (int level = LEVELS; level-- > 0;) {
+        p.dim = level == 0 ? 128 : 256;
+        p.heads = side == 16 ? 4 : 0;
+        for (int i = 0; i < 3; i++, p.layer++) {
+            gckpt_tensor *both[2] = { x, skip[--skips] };
+            x = gckpt_checkpoint(net_denoise_block, gckpt_concat(both, 2, 3), &p);
+        }
+        if (level == 0)
+            break;
+        side *= 2;
+        x = net_conv(&p, "double", gckpt_upsample(x, side, side, GCKPT_NEAREST), p.dim, 3, 1, 1);
+    }
+    x = net_conv(&p, "last", gckpt_silu(net_groupnorm(&p, "norm", x)), 3, 3, 1, 1);
+    gckpt_tensor *target = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape_of(x));
     return net_close(n, gckpt_mean_squared_error(x, target, NULL));
 }
 #endif

@@ -51,7 +51,8 @@ FNR == 1 {
         print "PyTorch / ours: the median of PyTorch's time for a step divided by ours, over pairs of alternate turns. Low and high:\n" \
               "its 95 % interval; if the number to reach (nets 1.1; ops 0.95, grouped convolutions 1.2) is within it, the result is\n" \
               "undecided. Steps are in fp32, with PyTorch eager and in its faster layout of images. Memory is the peak.\n" \
-              "\"Busy\": other programs used the processors, and PyTorch's threads waited passively (--waiting passive)."
+              "\"Busy\": other programs used the processors, and PyTorch's threads waited passively (--waiting passive).\n" \
+              "\"Before\": without vectors of groups, reductions by vectors, and ranges of work items for each thread."
     next
 }
 {

@@ -718,7 +718,7 @@ int main(int argc, char **argv)
                net_mlp(&s[4].n, "MLP, 64 layers", 64) && net_gpt(&s[5].n, "tiny GPT", &gpt_mcu) &&
                net_gpt(&s[6].n, "GPT-2 124M, batch 4 of 64", &short4) &&
                net_gpt(&s[7].n, "6 layers of 384, 1,024 tokens", &gpt_384) &&
-               net_llama(&s[8].n, "SmolLM2-135M, 2,048 tokens", 2048);
+               net_llama(&s[8].n, "SmolLM2-135M, 2,048 tokens", 2048, 0);
     for (int i = 0; i < NETS && good; i++) {
         good = measure(&s[i].n, &times[i]) && examine(&s[i], i == 0 || i == 2);
         if (good)

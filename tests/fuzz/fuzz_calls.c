@@ -1208,11 +1208,6 @@ static void files(int command)
                             : gckpt_store_write(stores[from].s, io_write, &f, &d);
     const int wrote = check_result(command, stores[from].s, r);
     MUST(store_digest(stores[from].s, INITIALISED) == wrote_from, "writing changed the store");
-    if (a & 64) {
-        file c = { 0 };
-        r = gckpt_store_c(stores[from].s, "weights", io_write, &c);
-        free(c.bytes);
-    }
     if (wrote && f.size) {
         gckpt_store *s = stores[to].s;
         for (int k = 0; k < changes; k++)

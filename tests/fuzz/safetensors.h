@@ -261,7 +261,7 @@ static inline uint64_t st_number(fuzz_draws *d, uint64_t like)
 static inline void st_change_name(st_tensor *e, fuzz_draws *d)
 {
     static const char *const names[] = { "a", "b", "c", "d", "m.a", "n", "h.0.w", "" };
-    static const char *const ends[] = { "",        "#scale",  "#state0", "#state1",
+    static const char *const ends[] = { "",        "#state9", "#state0", "#state1",
                                         "#state2", "#state3", "#state4", ".num_batches_tracked" };
     if (fuzz_draw(d, 2)) /* another name with the same beginning and another suffix */
         e->name[strcspn(e->name, "#")] = 0;

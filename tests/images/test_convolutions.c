@@ -187,13 +187,13 @@ static void test_refusals(void)
     refused(1, 0, x, w, 0, usual, GCKPT_E_SHAPE, "conv1d: x [2,5,5,6]|(B,T,I)|(K,I/groups,O)");
     refused(1, 1, gckpt_shape3(2, 5, 6), w, 0, usual, GCKPT_E_SHAPE, "conv1d_transposed: |[3,3,6,4]|(K,O/groups,I)");
     refused(2, 0, x, gckpt_shape4(3, 3, 5, 4), 0, usual, GCKPT_E_SHAPE,
-            "x [2,5,5,6] in 1 groups|with 6 as axis 2|[3,3,5,4]");
+            "x [2,5,5,6] must be|w [3,3,5,4] (KH,KW,I/groups,O), with 1 groups");
     refused(2, 0, x, gckpt_shape4(3, 3, 3, 4), 0, (gckpt_window){ .groups = 4 }, GCKPT_E_SHAPE,
-            "4 groups do not divide the 6 channels");
+            "with 4 groups, which divide I and O|x [2,5,5,6]");
     refused(2, 0, x, gckpt_shape4(3, 3, 2, 4), 0, (gckpt_window){ .groups = 3 }, GCKPT_E_SHAPE,
-            "3 groups do not divide|4 of w");
-    refused(2, 0, x, w, 0, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE, "in 2 groups needs a w with 3 as axis 2");
-    refused(2, 1, x, w, 0, usual, GCKPT_E_SHAPE, "conv2d_transposed: |with 6 as axis 3, not [3,3,6,4]");
+            "with 3 groups, which divide I and O|w [3,3,2,4]");
+    refused(2, 0, x, w, 0, (gckpt_window){ .groups = 2 }, GCKPT_E_SHAPE, "w [3,3,6,4] (KH,KW,I/groups,O), with 2 groups");
+    refused(2, 1, x, w, 0, usual, GCKPT_E_SHAPE, "conv2d_transposed: |w [3,3,6,4] (KH,KW,O/groups,I)");
     refused(2, 0, x, w, 3, usual, GCKPT_E_SHAPE, "w [3,3,6,4] needs a bias of shape [4], not [3]");
     refused(2, 1, gckpt_shape4(1, INT64_C(1) << 40, 1, 6), gckpt_shape4(3, 3, 4, 6), 0,
             (gckpt_window){ .stride = { 1 << 30, 1 } }, GCKPT_E_SHAPE,
@@ -213,7 +213,7 @@ static void test_refusals(void)
     refused(2, 0, x, w, 0, (gckpt_window){ .padding = { 0, -2 } }, GCKPT_E_ARG, "padding 0 x -2");
     refused(2, 0, x, w, 0, (gckpt_window){ .dilation = { 1, -3 } }, GCKPT_E_ARG, "dilation 1 x -3");
     refused(2, 0, x, w, 0, (gckpt_window){ .groups = -1 }, GCKPT_E_ARG, "-1 groups");
-    refused(2, 0, x, w, 0, (gckpt_window){ .size = { 3, 3 } }, GCKPT_E_ARG, "window size 3 x 3|leave it 0");
+    refused(2, 0, x, w, 0, (gckpt_window){ .size = { 3, 3 } }, GCKPT_E_ARG, "size, ceil and exclude_padding of a window are a pool's: leave them 0");
     refused(2, 0, x, w, 0, (gckpt_window){ .output_padding = { 0, 1 } }, GCKPT_E_ARG, "output_padding 0 x 1");
     refused(2, 1, x, gckpt_shape4(3, 3, 4, 6), 0, (gckpt_window){ .stride = { 2, 3 }, .output_padding = { 2, 0 } },
             GCKPT_E_ARG, "output_padding 2 x 0|0 to 1");

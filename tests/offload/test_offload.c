@@ -1013,6 +1013,7 @@ static void schedules(unsigned first, unsigned n)
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpti_search s = { 0 };
+        memset(&p, 0, sizeof p);
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
         if (result == GCKPT_OK)
             result = gckpti_lower_mode(&p, GCKPT_SCHEDULE);
@@ -1359,6 +1360,7 @@ static void every_schedule(int chains)
         d.mode = GCKPT_OPTIMAL;
         d.offload.bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
         d.offload.cost = (uint64_t)below(60) << 13;
+        memset(&p, 0, sizeof p);
         if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s",
                       gckpt_error_text(g))) {
             uint64_t backward = 0;
@@ -1430,6 +1432,7 @@ static void holes(unsigned first, unsigned n)
         for (int i = 0; i < net.count; i++)
             if (net.nodes[i].is_op && net.nodes[i].t && chance(40))
                 gckpt_keep(net.nodes[i].t);
+        memset(&p, 0, sizeof p);
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
         result = result == GCKPT_OK ? gckpti_search_open(&s, &p, 0) : result;
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {

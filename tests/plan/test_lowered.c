@@ -145,6 +145,7 @@ static void test_graph(unsigned seed, int how)
         if (setup >= 0)
             CHECK(gckpt_store_ranks(net.s, 0, setups[setup].ranks, setups[setup].shard) ==
                   GCKPT_OK);
+        memset(&p, 0, sizeof p);
         CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
         s.p = &p;
         s.scratch = gckpti_scratch_new(&memory, &p.failed);
@@ -159,6 +160,7 @@ static void test_graph(unsigned seed, int how)
     }
     d.mode = GCKPT_OPTIMAL;
     snprintf(what, sizeof what, "seed %u, way %d, the search", seed, how);
+    memset(&p, 0, sizeof p);
     CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
     CHECK(gckpti_search_open(&s, &p, 0) == GCKPT_OK);
     for (int i = 0; i < s.levels; i++)

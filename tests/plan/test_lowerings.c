@@ -86,10 +86,9 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int lowering)
 {
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
-    gckpt_result result = gckpti_planner_start(&p, &memory, n->g, n->terms, n->count, d);
+    memset(&p, 0, sizeof p);
     p.variant.lowering = lowering;
-    if (result == GCKPT_OK)
-        result = gckpti_build_model(&p);
+    const gckpt_result result = gckpti_planner_open(&p, &memory, n->g, n->terms, n->count, d);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
     if (result == GCKPT_OK && (lowering == 0 || p.has_lowering)) {
@@ -423,9 +422,9 @@ static void test_block(void)
     for (; result != GCKPT_OK && d.memory.size <= sizeof room.bytes; d.memory.size += 64) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        result = gckpti_planner_start(&p, &memory, n.g, n.terms, n.count, &d);
+        memset(&p, 0, sizeof p);
         p.variant.lowering = 1;
-        result = result == GCKPT_OK ? gckpti_build_model(&p) : result;
+        result = gckpti_planner_open(&p, &memory, n.g, n.terms, n.count, &d);
         CHECK_MSG(result == GCKPT_OK ? p.has_lowering : result == GCKPT_E_MEMORY, "%lu bytes: %s",
                   (unsigned long)d.memory.size, gckpt_error_text(n.g));
         gckpti_planner_free(&p);

@@ -81,6 +81,7 @@ static int open_bound(void)
     const gckpt_instruction loss = { GCKPT_FORWARD, request.term[0].loss->id };
     gckpt_plan_desc *d = &request.d;
     memset(&request.memory, 0, sizeof request.memory);
+    memset(&request.p, 0, sizeof request.p);
     d->mode = GCKPT_SCHEDULE;
     d->schedule.instructions = &loss;
     d->schedule.count = 1;

@@ -841,49 +841,6 @@ static void test_names(void)
     free(saved.bytes);
 }
 
-/* Tests weights in the form in which gckpt_store_c prints them: frozen and quantised weights are read in place, the
- * others are copied; either all are bound or none. */
-static void test_printed(void)
-{
-    static const float ends[2][3] = { { 1, -2, 3 }, { 4, 5, -6 } };
-    static const uint16_t halves[3] = { 0x3f80, 0xc000, 0x4040 };
-    const gckpti_exported all[3] = {
-        { "w", ends[0], gckpt_shape1(3), { 0x40000000, 0x3f000000 }, GCKPT_STORAGE_F32, 0 },
-        { "f", ends[1], gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_F32, 1 },
-        { "p", halves, gckpt_shape1(3), { 0x3f800000, 0 }, GCKPT_STORAGE_BF16, 1 },
-    };
-    heap h;
-    gckpt_memory memory = memory_of(&h);
-    gckpt_parameter q[3];
-    int fits = 0;
-    CHECK(gckpti_bind_exported(NULL, all, 3) == GCKPT_E_ARG);
-    for (long at = 1; at < 100 && !fits; at++) {
-        gckpt_store *s = store_in(&memory);
-        h.fail_at = h.calls + at;
-        const gckpt_result result = gckpti_bind_exported(s, all, 3);
-        fits = result == GCKPT_OK;
-        h.fail_at = 0;
-        CHECK(fits || (result == GCKPT_E_MEMORY && gckpt_store_count(s) == 0));
-        for (int i = 0; fits && i < 3; i++) {
-            CHECK(gckpt_store_peek(s, i, &q[i]) == GCKPT_OK && !strcmp(q[i].name, all[i].name));
-            CHECK(q[i].frozen == (i > 0) && q[i].storage == (gckpt_storage)all[i].storage);
-        }
-        if (fits) {
-            CHECK(q[0].lr_scale == 2 && q[0].decay_scale == 0.5f && q[1].decay_scale == 0);
-            CHECK(q[0].values != ends[0] && !memcmp(q[0].values, ends[0], sizeof ends[0]));
-            CHECK(q[1].values == ends[1] && q[2].quantised == halves && !q[2].values);
-            CHECK(gckpti_bind_exported(s, all, 3) == GCKPT_E_ARG && gckpt_store_count(s) == 3);
-        }
-        gckpt_store_free(s);
-        CHECK(h.blocks == 0 && h.wrong_sizes == 0);
-    }
-    CHECK(fits);
-    gckpt_store *s = store_in(&memory);
-    CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
-    CHECK(gckpti_bind_exported(s, all, 3) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "one process"));
-    gckpt_store_free(s);
-}
-
 /* ---- inference on initial values, which no call of the program has replaced ---- */
 static const char *initial_text(gckpt_store *s, int count, const char *const *of, int allowed)
 {
@@ -1023,7 +980,6 @@ int main(int argc, char **argv)
     test_check_finite();
     test_check_kinks();
     test_names();
-    test_printed();
     test_initial();
     test_initial_trained();
     test_overflows();

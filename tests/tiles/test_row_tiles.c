@@ -213,10 +213,9 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int tiles)
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
     const gckpt_plan_desc desc = pc_without_missing_parts(d);
-    gckpt_result result = gckpti_planner_start(&p, &memory, n->g, &n->term, 1, &desc);
+    memset(&p, 0, sizeof p);
     p.variant.fused = tiles;
-    if (result == GCKPT_OK)
-        result = gckpti_build_model(&p);
+    const gckpt_result result = gckpti_planner_open(&p, &memory, n->g, &n->term, 1, &desc);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
     if (result == GCKPT_OK && gckpti_variant_applies(&p)) {

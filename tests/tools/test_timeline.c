@@ -8,8 +8,6 @@
 #include "util.h"
 #include "text.h"
 
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind); /* plan/lowered.c */
-
 /* Checks that each counter event of a trace adds up to the live bytes of the instruction before it. */
 static void check_counters(const gckpt_plan *plan, const text *t)
 {
@@ -136,7 +134,10 @@ static void check_buffers(const gckpt_plan *plan)
     for (int i = 0; i < n; i++) {
         gckpt_plan_buffer(plan, i, &a);
         if (a.start <= peak && peak <= a.end)
-            at_peak[gckpti_bytes_kind(a.kind)] += a.size;
+            at_peak[a.kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+                    : a.kind == GCKPT_BUFFER_WORKSPACE        ? GCKPT_BYTES_WORKSPACE
+                    : a.kind == GCKPT_BUFFER_REDUCTION        ? GCKPT_BYTES_REDUCTION
+                                                              : GCKPT_BYTES_ACTIVATIONS] += a.size;
     }
     for (int k = GCKPT_BYTES_GRADIENTS; k <= GCKPT_BYTES_WORKSPACE; k++)
         CHECK(at_peak[k] == gckpt_plan_kind_bytes(plan, k));

@@ -19,10 +19,9 @@ void bias_gradient(const gckpt_call *call)
 
 void linear_by(const gckpt_call *call, bool backward)
 {
-    if (!backward)
-        return gckpti_linear_output(call, products);
-    gckpti_linear_gradients(call, products);
-    bias_gradient(call);
+    gckpti_run_matmul(call, backward, products);
+    if (backward)
+        bias_gradient(call);
 }
 
 #ifndef GCKPT_NO_AXES

@@ -31,6 +31,7 @@ int64_t logit_block(const gckpt_call *call, const gckpti_loss_layout &layout, in
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t sample = gckpti_sample_rows(&x->shape);
     const int64_t rows = gckpti_loss_block_rows(call, row, layout.block);
     float *workspace = (float *)call->workspace, *saved = (float *)call->saved;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
@@ -45,27 +46,23 @@ int64_t logit_block(const gckpt_call *call, const gckpti_loss_layout &layout, in
         widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, layout.chunk);
-        const gckpti_operand d = { workspace, NULL, l.n, 1, 0 };
-        gckpti_product t;
-        t.k_period = t.k_offset = 0;
-        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0);
-        gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
+        const gckpti_factors f = { rows, l.n, c,
+                                   gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
+                                   gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0),
+                                   gckpti_matrix(workspace, l.n, 1), 1, 1, sample, row % sample,
+                                   NULL };
+        gckpti_run_factors(call, products, &f, 0, gckpti_f32_destination(workspace), 0);
         if (l.cap > 0.0f)
             for_each<cap_at>(call, rows * l.n, workspace, 1.0f / l.cap, l.cap);
         if (!backward)
             for_each_row<loss_of_row>(call, rows, l);
         else
             for_each_row<loss_gradients_of_row<false>>(call, rows, l, params_of(call));
-        t.a = d, t.b = gckpti_transpose(&t.b);
-        if (dx)
-            gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
-        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
-        t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
-        t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = row % t.k_period;
+        gckpti_run_factors(call, products, &f, 1, gckpti_f32_destination(dx),
+                           x->accumulate || l.first > 0);
         if (dw)
-            gckpti_gemm(call, products, &t, l.n, c, rows, dw + l.first * c,
-                              w->accumulate || row > 0);
+            gckpti_run_factors(call, products, &f, 2, gckpti_f32_destination(dw + l.first * c),
+                               w->accumulate || row > 0);
     }
     if (grad)
         narrow(call, dx, grad, rows * c);

@@ -74,11 +74,11 @@ void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
     float *state = (float *)call->workspace;
     s.at.state[0] = state, s.at.state[1] = state + q.units, s.at.a = state + q.rows * q.state;
-    if (!q.h0)
+    if (!q.initial[0])
         fill(call, state, 0, q.rows * q.state);
-    for (int64_t k = 0; q.h0 && k < q.state; k += q.units)
+    for (int64_t k = 0; q.initial[0] && k < q.state; k += q.units)
         map(call, matrix_axes(q.rows, q.units, q.state, q.units), Copy(), { state + k, NULL },
-            value_of(k ? *q.c0 : *q.h0), NONE, NONE, 0);
+            value_of(*q.initial[k > 0]), NONE, NONE, 0);
     for (; s.t < s.steps; s.t++)
         for (s.part = 0; s.part <= q.before; s.part++) {
             gckpti_cells_forward(&q, s.part, q.p->data + s.t * q.gates, q.rows, state, s.at.a);
@@ -93,7 +93,7 @@ void cells_gradients(const gckpt_call *call, const gckpti_sequence &q, const Cel
 {
     const int64_t n = q.units, terms = q.rows * q.steps;
     for (int64_t k = 0; k < q.state; k += n) {
-        const gckpt_arg *start = k ? q.c0 : q.h0;
+        const gckpt_arg *start = q.initial[k > 0];
         if (start && start->grad)
             map(call, matrix_axes(q.rows, n, n, q.state), Copy(), grad_of(*start),
                 { s.at.d[0] + k, NULL }, NONE, NONE, start->accumulate);
@@ -150,7 +150,8 @@ void cells_by(const gckpt_call *call, bool backward)
     q.call = &f32, q.product = products;
     q.before = FORWARD != FORWARD2, q.split = q.before ? 2 * q.units : q.gates;
     s.steps = q.steps, s.gates = q.gates, s.state = q.state, s.lengths = q.lengths;
-    s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
+    s.h0 = q.initial[0] ? q.initial[0]->data : NULL;
+    s.c0 = q.initial[1] ? q.initial[1]->data : NULL;
     s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
     s.at.saved = (float *)call->saved, s.at.dp = q.p->grad, s.at.accumulate = q.p->accumulate;
     backward ? cells_backward<BACKWARD, BACKWARD2>(call, q, s)

@@ -98,7 +98,7 @@ void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
 void linear_forward(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpti_factors s = gckpti_factors_of(call);
     int transposed = *(const int *)call->attributes;
     Workspace workspace = { (char *)call->workspace, 0 };
     const uint16_t *x = operand(call, workspace, value_of(call->in[0]), s.m * s.k);
@@ -114,7 +114,7 @@ void linear_forward(const gckpt_call *call)
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
-    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpti_factors s = gckpti_factors_of(call);
     const gckpt_arg *in = call->in;
     int transposed = *(const int *)call->attributes;
     Workspace workspace = { (char *)call->workspace, 0 };
@@ -148,7 +148,7 @@ void linear_backward(const gckpt_call *original)
 
 gckpt_result linear_workspace(gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpti_factors s = gckpti_factors_of(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     operand(call, forward, x, s.m * s.k);
