@@ -154,11 +154,11 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1254
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
  *     >>store     parameters and optimiser state, however they are stored                     1615
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1195
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7780
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1169
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4804
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
@@ -166,7 +166,7 @@
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4622
  *     >>files     safetensors                                                                 1471
  *     >>export    plans as C constants, stores for them                                        442
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2967
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2834
  */
 
 #ifndef GRADCKPT_H
@@ -3529,22 +3529,10 @@ GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
 }
 #endif
 #if GCKPTI_ISA == 3
-#define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    if (n >= 16)
-        _mm512_storeu_ps(x, a);
-    else
-        _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
-{
-    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
-}
+#define GCKPTI_MASK(n)               ((__mmask16)((1u << (n)) - 1u))
+#define GCKPTI_MASKED_LOAD(x, n)     _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x)
+#define GCKPTI_MASKED_STORE(x, a, n) _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a)
+#define GCKPTI_MASKED_BLEND(b, a, n) _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a)
 GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
@@ -3557,32 +3545,39 @@ GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
-#undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    if (n >= 8)
-        _mm256_storeu_ps(x, a);
-    else
-        _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
-{
-    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
-}
+#define GCKPTI_MASKED_LOAD(x, n)     _mm256_maskload_ps(x, GCKPTI_MASK(n))
+#define GCKPTI_MASKED_STORE(x, a, n) _mm256_maskstore_ps(x, GCKPTI_MASK(n), a)
+#define GCKPTI_MASKED_BLEND(b, a, n) _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)))
 GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
 GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+#endif
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    return n >= W ? GCKPTI_MM(loadu_ps)(x) : GCKPTI_MASKED_LOAD(x, n);
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    if (n >= W)
+        GCKPTI_MM(storeu_ps)(x, a);
+    else
+        GCKPTI_MASKED_STORE(x, a, n);
+}
+GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= W ? a : GCKPTI_MASKED_BLEND(b, a, n);
+}
 #undef GCKPTI_MASK
+#undef GCKPTI_MASKED_LOAD
+#undef GCKPTI_MASKED_STORE
+#undef GCKPTI_MASKED_BLEND
 #else
 GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
@@ -3650,15 +3645,11 @@ GCKPTI_ALWAYS FLOATS V(if_equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 /* Converts to doubles at y, not as a return value: that can be wider than any vector register. */
 GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
 {
-    for (int i = 0; i < W; i++)
-        (*y)[i] = (double)x[i];
+    *y = __builtin_convertvector(x, GCKPTI_DOUBLES);
 }
 GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
 {
-    FLOATS y = V(set1)(0.0f);
-    for (int i = 0; i < W; i++)
-        y[i] = (float)(*x)[i];
-    return y;
+    return __builtin_convertvector(*x, FLOATS);
 }
 #endif
 GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
@@ -8224,9 +8215,9 @@ GCKPTI_WINDOWS void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
                 V(copy_taps)(saved + c, &index, left);
         }
         for (; scatters && c < n; c++) {
-            const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
-            const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
-            call->in[0].grad[from + c + e] += call->grad_out[to + c];
+            const uint32_t h = saved[c] / (uint32_t)wide, w = saved[c] % (uint32_t)wide;
+            const int64_t e = (int64_t)h * down + (int64_t)w * right + c;
+            call->in[0].grad[from + e] += call->grad_out[to + c];
         }
     }
 }
@@ -8353,9 +8344,12 @@ GCKPTI_INLINED void V(gate_store)(float *x, int gate, const gckpti_cell *s, int6
 GCKPTI_INLINED void V(gates_save)(const gckpti_cell *s, int64_t j, FLOATS a, FLOATS b, FLOATS c,
                                   FLOATS d)
 {
-    const FLOATS v[4] = { a, b, c, d };
-    for (int k = 0; k < 4 && s->saved; k++)
-        V(gate_store)(s->saved, k, s, j, v[k]);
+    if (!s->saved)
+        return;
+    V(gate_store)(s->saved, 0, s, j, a);
+    V(gate_store)(s->saved, 1, s, j, b);
+    V(gate_store)(s->saved, 2, s, j, c);
+    V(gate_store)(s->saved, 3, s, j, d);
 }
 
 /* Functions _at compute units j..j+W-1 of a row. */
@@ -8409,26 +8403,23 @@ GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j
     return x * deriv;
 }
 
-GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
-{
-    FLOATS r = V(gate)(s->saved, 0, s, j), z = V(gate)(s->saved, 1, s, j);
-    FLOATS new_gate = V(gate)(s->saved, 2, s, j), a = V(gate)(s->saved, 3, s, j);
-    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j), d;
-    d = V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
-    V(gate_backward)(s, 0, j, d * a, V(sigmoid_deriv)(r));
-    V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
-    V(gate_store)(s->da, 2, s, j, d * r);
-    V(gate_store)(s->d[0], 0, s, j, g * z);
-}
-
-/* Then da_r is replaced by the gradient of r h, which reset_gate_grads reads. */
-GCKPTI_INLINED void V(new_gate_grads_at)(const gckpti_cell *s, int64_t j)
+/* Computes the gradients of gates n and z; returns that of n's pre-activation. After it, in
+ * gru_reset_before, da_r is replaced by the gradient of r h, which reset_gate_grads reads. */
+GCKPTI_INLINED FLOATS V(new_gate_grads_at)(const gckpti_cell *s, int64_t j)
 {
     FLOATS z = V(gate)(s->saved, 1, s, j), new_gate = V(gate)(s->saved, 2, s, j);
-    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j);
-    V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
+    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j), d;
+    d = V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
     V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
     V(gate_store)(s->d[0], 0, s, j, g * z);
+    return d;
+}
+
+GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS r = V(gate)(s->saved, 0, s, j), d = V(new_gate_grads_at)(s, j);
+    V(gate_backward)(s, 0, j, d * V(gate)(s->saved, 3, s, j), V(sigmoid_deriv)(r));
+    V(gate_store)(s->da, 2, s, j, d * r);
 }
 
 GCKPTI_INLINED void V(reset_gate_grads_at)(const gckpti_cell *s, int64_t j)
@@ -8726,7 +8717,37 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
 
 /* >>bf16/attention */
 #ifndef GCKPT_NO_ATTENTION
-#ifdef GCKPT_NO_BF16
+#ifndef GCKPT_NO_BF16
+
+/* A tile of the backward of a query head: m <= size queries from query i on and n <= size keys from
+ * key j on; query r of the tile sees keys up to r + diagonal. q, k, v and g are the tile's rows.
+ * grad: dq, dk and dv in f32, in rows of `row` floats, or NULL if not required; at first of all
+ * queries and of a tile's keys or, if heads share keys, of all keys, whose gradients stay there
+ * until the last query head that reads them. */
+typedef struct gckpti_attn_tile {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g;
+    float *grad[3], *rows; /* rows: two rows of scratch */
+    int64_t head, size, row, i, m, j, n, diagonal;
+} gckpti_attn_tile;
+typedef void (*gckpti_attn_tile_fn)(gckpti_attn_tile *s);
+
+
+/* Returns the product that adds a tile's terms to gradient i: dq += ds k, dk += ds' q, dv += p' g.
+ * terms: ds or p, in rows of s->size. */
+static inline gckpti_product gckpti_attn_terms_product(const gckpti_attn_tile *s, int i,
+                                                       const float *terms)
+{
+    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    const gckpti_operand x = gckpti_matrix(terms, s->size, 1);
+    gckpti_product t =
+        gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n, i ? gckpti_transpose(&x) : x,
+                          gckpti_transpose(rows[i]), s->grad[i]);
+    t.c_stride = s->row;
+    return t;
+}
+
+#else
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
@@ -9404,24 +9425,6 @@ static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b
                                 gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
-/* As gckpti_mixed_block, for n terms of a compressed b from element `at` on. */
-static float gckpti_mixed_compressed(const gckpti_operand *a, const gckpti_operand *b, int64_t at,
-                                     int64_t n, float element)
-{
-    float w[GCKPTI_K_BLOCK];
-    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
-    for (int64_t l = 0, each = b->k_stride == 1 ? n : 1; l < n; l += each)
-        gckpti_decompress(b->compressed, at + l * b->k_stride, each, w + l);
-    return gckpti_mixed_block(a, &y, 0, n, element);
-}
-
-static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_halves[at]);
-    return t->initial ? t->initial[j] : 0.0f;
-}
-
 /* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
 {
@@ -9434,22 +9437,18 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
         n = gckpti_block_terms(t, p);
-        if (gckpti_has_compressed(&t->b)) {
-            const gckpti_operand row = gckpti_operand_at(&x, p * x.k_stride);
-            d = gckpti_mixed_compressed(&row, &t->b, b + p * y.k_stride, n, d);
-        } else {
+        if (!gckpti_has_compressed(&t->b)) {
             d = gckpti_mixed_block(&x, &y, p, p + n, d);
+            continue;
         }
+        float w[GCKPTI_K_BLOCK];
+        const gckpti_operand row = gckpti_operand_at(&x, p * x.k_stride);
+        const gckpti_operand column = gckpti_matrix(w, 0, 1);
+        for (int64_t l = 0, each = y.k_stride == 1 ? n : 1; l < n; l += each)
+            gckpti_decompress(y.compressed, b + (p + l) * y.k_stride, each, w + l);
+        d = gckpti_mixed_block(&row, &column, 0, n, d);
     }
     return d;
-}
-
-static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
-{
-    if (t->c)
-        t->c[at] = d;
-    else
-        t->c_halves[at] = gckpti_to_bf16(d);
 }
 
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
@@ -9460,8 +9459,14 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
             const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
                           at = i * t->n + j;
             const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
-            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
-            gckpti_mixed_set(t, at, d);
+            float d = t->initial ? t->initial[j] : 0.0f;
+            if (t->accumulate)
+                d = t->c ? t->c[at] : gckpti_from_bf16(t->c_halves[at]);
+            d = gckpti_mixed_element(t, a, b, d);
+            if (t->c)
+                t->c[at] = d;
+            else
+                t->c_halves[at] = gckpti_to_bf16(d);
         }
 }
 #endif
@@ -10081,6 +10086,10 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
+#if GCKPTI_HAS_FAST
+    if (call->in[where].grad == whole && call->in[where + 1].grad == whole)
+        return; /* both gradients are g itself (PASSES_GRAD) */
+#endif
     s.call = call, s.plane = gckpti_loop_plane, s.to = 3, s.count = 0, s.cost = 4;
     for (int k = 0; k < call->inputs && flat; k++)
         flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;
@@ -11256,26 +11265,27 @@ GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t
     }
 }
 
-/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
- * (+0 unless it accumulates), and add +0 and store them, if x is not NULL. */
-GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
-                                     int64_t row)
+/* Load n rows of a head's gradient of input i, from element `at` on, to x (+0 unless it
+ * accumulates), and add +0 and store them, if x is not NULL. */
+static void gckpti_attn_load_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n, float *x)
 {
+    const gckpti_attn *h = s->h;
     const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row)
         if (!arg->accumulate)
-            memset(x, 0, (size_t)row * sizeof *x);
+            memset(x, 0, (size_t)s->row * sizeof *x);
         else if (arg->grad)
             memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
         else
             gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
 }
 
-GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
-                                      int64_t row)
+static void gckpti_attn_store_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n,
+                                   float *x)
 {
+    const gckpti_attn *h = s->h;
     const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += row) {
+    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row) {
         for (int64_t e = 0; e < h->d; e++)
             x[e] += 0.0f;
         gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
@@ -11292,24 +11302,53 @@ GCKPTI_FN float gckpti_attn_delta(const gckpti_attn *h, int64_t at, float *rows)
                                                    h->d);
 }
 
-/* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
- * heads share keys), two rows, and dq ---- */
-/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
- * are required, of dq, dk and dv. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g;
-    float *grad[3], *rows; /* rows: two rows of scratch */
-    int64_t head, i, m, j, n, diagonal;
-} gckpti_attn_block;
+/* Calls `keys` (unless NULL) for each tile of keys, and `add` for each tile of queries that sees
+ * one of them; loads and stores the gradients. */
+GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
+                                 gckpti_attn_tile_fn add)
+{
+    const gckpti_attn *h = s->h;
+    const gckpt_arg *in = h->call->in;
+    const gckpti_source g = gckpti_grad_out_of(h->call);
+    const int64_t at_q = gckpti_attn_at_q(h, s->head), member = s->head % h->group;
+    float *all[3];
+    for (int i = 0; i < 3; i++)
+        all[i] = s->grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? s->grad[i] : NULL;
+    gckpti_attn_load_grad(s, 0, at_q, h->t, all[0]);
+    for (s->j = gckpti_attn_first_tile(h, 0); s->j < h->visible.keys; s->j += s->size) {
+        const int64_t key = gckpti_attn_at_k(h, s->head) + s->j * h->kv_c;
+        const int64_t query0 = s->j - h->visible.ahead; /* the first that sees key j */
+        s->n = gckpti_min(h->visible.keys - s->j, s->size);
+        const int64_t end = gckpti_min(h->t, query0 + s->n - 1 + h->window); /* they see a key */
+        s->k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
+        s->v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
+        for (int i = 1; i < 3; i++) {
+            s->grad[i] = all[i] && h->shared_keys ? all[i] + s->j * s->row : all[i];
+            if (member == 0)
+                gckpti_attn_load_grad(s, i, key, s->n, s->grad[i]);
+        }
+        if (keys)
+            keys(s);
+        for (s->i = query0 > 0 ? query0 / s->size * s->size : 0; s->i < end; s->i += s->size) {
+            s->m = gckpti_min(h->t - s->i, s->size), s->diagonal = s->i - query0;
+            s->q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s->i * h->c, h->c, 1, 0);
+            s->g = gckpti_operand_of(g, at_q + s->i * h->c, h->c, 1, 0);
+            s->grad[0] = all[0] ? all[0] + s->i * s->row : NULL;
+            add(s);
+        }
+        for (int i = 1; i < 3 && member + 1 == h->group; i++)
+            gckpti_attn_store_grad(s, i, key, s->n, s->grad[i]);
+    }
+    gckpti_attn_store_grad(s, 0, at_q, h->t, all[0]);
+}
 
-/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
-static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
+/* Computes p and ds of a tile. */
+static void gckpti_attn_p_ds(const gckpti_attn_tile *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
     const int needs_ds = s->grad[0] || s->grad[1];
-    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
+    for (int64_t r = 0; r < s->m; r++, p += s->size, ds += s->size) {
         int64_t end;
         const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
         const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
@@ -11334,61 +11373,28 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
     }
 }
 
-/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
-static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
+static void gckpti_attn_add_tile(gckpti_attn_tile *s)
 {
-    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    float p[GCKPTI_K_BLOCK * GCKPTI_K_BLOCK], ds[GCKPTI_K_BLOCK * GCKPTI_K_BLOCK];
+    gckpti_attn_p_ds(s, p, ds);
     for (int i = 0; i < 3; i++) {
-        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
-        const gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
-                                                   i ? gckpti_transpose(&terms) : terms,
-                                                   gckpti_transpose(rows[i]), s->grad[i]);
+        const gckpti_product t = gckpti_attn_terms_product(s, i, i < 2 ? ds : p);
         if (s->grad[i])
             gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
     }
 }
 
-/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
- * last query head that reads the same keys. */
+/* Adds the gradients of a query head, by plain kernels. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
                                       float *scratch)
 {
-    enum { BLOCK = GCKPTI_K_BLOCK };
-    const gckpt_call *call = h->call;
-    const gckpt_arg *in = call->in;
-    const gckpti_source g = gckpti_grad_out_of(call);
-    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
-    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
-    float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    gckpti_attn_block s;
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
+    gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
-    float *dq = gckpti_is_set(gckpti_arg_gradient(&in[0])) ? s.rows + 2 * h->d : NULL;
-    if (dq)
-        gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
-        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
-        s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
-        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
-        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
-        for (int i = 1; i < 3; i++) {
-            float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
-            s.grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? x : NULL;
-            if (s.grad[i] && head % h->group == 0)
-                gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
-        }
-        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
-            s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
-            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
-            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
-            s.grad[0] = dq ? dq + s.i * h->d : NULL;
-            gckpti_block_p_ds(&s, p, ds);
-            gckpti_block_add(&s, p, ds);
-        }
-        for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
-            gckpti_attn_store_grad(h, i, key, s.n, s.grad[i], h->d);
-    }
-    gckpti_attn_store_grad(h, 0, at_q, h->t, dq, h->d);
+    s.h = h, s.head = row * h->heads + head, s.size = GCKPTI_K_BLOCK, s.row = h->d;
+    s.grad[1] = scratch, s.grad[2] = scratch + keys, s.rows = scratch + 2 * keys;
+    s.grad[0] = s.rows + 2 * h->d;
+    gckpti_attn_tiles(&s, NULL, gckpti_attn_add_tile);
 }
 #endif
 
@@ -14089,19 +14095,18 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 }
 
 /* Computes chains of an item; kernels read panels of b in place, from a column and a term on. */
-static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t, int64_t column,
+static void gckpti_cells_product(const gckpti_sequence *s, gckpti_product *t, int64_t column,
                                  int64_t term)
 {
 #if GCKPTI_HAS_FAST
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    for (int64_t j = 0, n, at; s->fast && j < t->n; j += n) {
-        gckpti_product u = *t;
-        at = (column + j) % GCKPTI_PANEL, n = gckpti_min(t->n - j, GCKPTI_PANEL - at);
-        const gckpti_c_block all = { 0, t->m, 0, n, 0, 0 };
-        u.b = gckpti_matrix(s->panels + (column + j - at) * s->terms + term * GCKPTI_PANEL + at, 1,
-                            GCKPTI_PANEL);
-        u.c += j, u.n = n, u.initial = t->initial ? t->initial + j : NULL;
-        gckpti_kernels_of(s->call)->product_block(&u, &all, pack, GCKPTI_STACK_FLOATS);
+    for (int64_t end = column + t->n, at; s->fast && column < end; column += t->n) {
+        at = column % GCKPTI_PANEL, t->n = gckpti_min(end - column, GCKPTI_PANEL - at);
+        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+        t->b.f32 = s->panels + (column - at) * s->terms + term * GCKPTI_PANEL + at;
+        t->b.stride = 1, t->b.k_stride = GCKPTI_PANEL;
+        gckpti_kernels_of(s->call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
+        t->c += t->n, t->initial += t->initial ? t->n : 0;
     }
     if (s->fast)
         return;
@@ -14165,17 +14170,16 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
         for (int c = 0; c < 2 && s->initial[c]; c++)
             memcpy(state + r * s->state + c * n, s->initial[c]->data + (first + r) * n,
                    (size_t)n * sizeof(float));
-    for (int64_t k = 0; k < longest * (1 + s->before); k++) {
-        const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
+    gckpti_cell cell;
+    memset(&cell, 0, sizeof cell);
+    cell.units = n;
+    for (int64_t t = 0, part = 0; t < longest; t += part == s->before, part = part < s->before) {
         gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
                              a);
         for (int64_t r = 0; r < m; r++) {
             const int64_t step = (first + r) * s->steps + t;
-            gckpti_cell cell;
             if (t >= gckpti_sequence_length(s, first + r))
                 continue;
-            memset(&cell, 0, sizeof cell);
-            cell.units = n;
             cell.p = s->p->data + step * s->gates, cell.a = a + r * s->gates;
             cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
             cell.saved = saved ? saved + step * 4 * n : NULL;
@@ -14213,7 +14217,7 @@ static void gckpti_cell_backward(const gckpti_sequence *s, int part, int64_t at,
     cell.g = s->call->grad_out + step * s->state;
     cell.out = s->call->out + step * s->state;
     cell.h = gckpti_sequence_previous(s, 0, b, t);
-    cell.c = gckpti_sequence_previous(s, 1, b, t);
+    cell.c = s->state > n ? gckpti_sequence_previous(s, 1, b, t) : NULL; /* lstm */
     cell.saved = (float *)s->call->saved + step * 4 * n;
     cell.d[0] = s->d + at * s->state, cell.d[1] = cell.d[0] + n;
     cell.da = s->da + here * s->gates;
@@ -14269,9 +14273,13 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
     const int64_t row = s->backward ? 1 : s->gates, column = s->backward ? s->gates : 1;
     float *panel = s->panels + at * s->terms;
     (void)worker;
-    for (int64_t k = 0; k < s->terms; k++)
-        for (int64_t j = 0; j < n; j++)
-            panel[k * GCKPTI_PANEL + j] = s->wh->data[k * row + (at + j) * column];
+    for (int64_t k = 0; k < s->terms; k++, panel += GCKPTI_PANEL) {
+        const float *from = s->wh->data + k * row + at * column;
+        if (column == 1)
+            memcpy(panel, from, (size_t)n * sizeof *panel);
+        for (int64_t j = 0; column != 1 && j < n; j++, from += column)
+            panel[j] = *from;
+    }
 }
 
 /* Adds the gradients of a block's rows to dwh and dbias. */
@@ -14440,43 +14448,6 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
 
-/* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
- * `pace` lines per tile, per 4 rows of a mixed tile, or as its kernel sets it. */
-typedef struct gckpti_prefetch {
-    const char *x;
-    int64_t row, rows, width, at, pace;
-} gckpti_prefetch;
-
-static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                                 int64_t rows, int64_t width)
-{
-    const void *halves = x->halves, *base = halves ? halves : x->f32;
-    const int size = halves ? 2 : 4;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-    if (gckpti_has_compressed(x)) {
-        const gckpti_compressed *u = x->compressed;
-        f.x = (const char *)gckpti_compressed_at(u, at);
-        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
-        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
-        return f;
-    }
-    f.x += size * at;
-    return f;
-}
-
-static inline void gckpti_prefetch_some(gckpti_prefetch *f)
-{
-    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
-        __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 64;
-        if (f->at >= f->width) {
-            f->at = 0, f->x += f->row;
-            if (--f->rows == 0)
-                break;
-        }
-    }
-}
-
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;
@@ -14526,6 +14497,43 @@ static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const 
 {
     return x->halves && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
+}
+
+/* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
+ * `pace` lines per 4 rows of a tile, or as its kernel sets it. */
+typedef struct gckpti_prefetch {
+    const char *x;
+    int64_t row, rows, width, at, pace;
+} gckpti_prefetch;
+
+static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
+                                                 int64_t rows, int64_t width)
+{
+    const void *halves = x->halves, *base = halves ? halves : x->f32;
+    const int size = halves ? 2 : 4;
+    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
+    if (gckpti_has_compressed(x)) {
+        const gckpti_compressed *u = x->compressed;
+        f.x = (const char *)gckpti_compressed_at(u, at);
+        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
+        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
+        return f;
+    }
+    f.x += size * at;
+    return f;
+}
+
+static inline void gckpti_prefetch_some(gckpti_prefetch *f)
+{
+    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+        __builtin_prefetch(f->x + f->at, 0, 2);
+        f->at += 64;
+        if (f->at >= f->width) {
+            f->at = 0, f->x += f->row;
+            if (--f->rows == 0)
+                break;
+        }
+    }
 }
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
@@ -14675,11 +14683,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     gckpti_update_state s = { call, pass, GCKPTI_KERNEL_OF(call, add, gckpti_add_into),
-                              gckpti_update_block };
-#if GCKPTI_HAS_FAST
-    if (call->kernels)
-        s.block = gckpti_kernels_of(call)->update;
-#endif
+                              GCKPTI_KERNEL_OF(call, update, gckpti_update_block) };
     gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
                    4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
 }
@@ -14699,34 +14703,23 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_run_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
+    const gckpti_products *s = (const gckpti_products *)context;
+    float stack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED, *scratch = (float *)s->t->workspace;
     gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
     block.i1 = block.i0 + gckpti_min(s->t->m - block.i0, s->rows);
     block.j1 = block.j0 + gckpti_min(s->t->n - block.j0, s->cols);
-    s->run_block(s, &block, scratch, floats);
-}
-
-static void gckpti_products_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_run_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
-}
-
-static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
-{
-    float scratch[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    (void)worker;
-    gckpti_run_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
+    s->run_block(s, &block, s->floats ? scratch + worker * s->floats : stack,
+                 s->floats ? s->floats : (int64_t)GCKPTI_STACK_FLOATS);
 }
 
 /* Runs all blocks of all products. s is the first member of a struct known to s->run_block. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
     gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
-                   s->rows * s->cols * s->t->k,
-                   s->floats ? gckpti_products_item : gckpti_products_small_item, s);
+                   s->rows * s->cols * s->t->k, gckpti_products_item, s);
 }
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
@@ -15440,15 +15433,6 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
            gckpti_mixed_matches(kernels);
 }
 
-#if GCKPTI_AVX512
-static int gckpti_cpu_has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-
 /* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
@@ -15466,7 +15450,10 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa >= GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
+    if (isa >= GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma"))
         kernels = isa == GCKPT_ISA_AVX512 ? &gckpti_kernels_avx512 : gckpti_wider_kernels(isa);
 #endif
     return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;
@@ -15493,12 +15480,7 @@ GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c
 
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
 {
-#if GCKPTI_HAS_FAST
-    if (call && call->kernels)
-        return gckpti_kernels_of(call)->dot(x, y, n);
-#endif
-    (void)call;
-    return gckpti_dot(x, y, n);
+    return (call ? GCKPTI_KERNEL_OF(call, dot, gckpti_dot) : gckpti_dot)(x, y, n);
 }
 
 /* Returns bytes also for the transposed product, which gckpt_product may compute instead. */
@@ -30536,30 +30518,21 @@ GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, int64_
 }
 
 /* ---- dot products of words of such elements ---- */
-/* Adds the 2 terms of each word of b, lowest bits first, to sum. */
-GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, const float *x, FLOATS sum)
-{
-    const INTS word = V(bits)(words);
-    GCKPTI_UNROLL
-    for (unsigned k = 0; k < 2; k++) {
-        FLOATS y = V(floats)(k ? word & 0xffff0000u : word << 16);
-        if (storage == GCKPT_STORAGE_F16)
-            y = V(low_half)(word >> (16 * k));
-        sum = V(fma)(V(set1)(x[k]), y, sum);
-    }
-    return sum;
-}
-
-/* Adds the terms of 4 words of `vectors` vectors of columns; word q of vector i is
- * words[4 * i + q]. Does nothing for floats. */
+/* Adds the 8 terms of 4 words, lowest bits first, of `vectors` vectors of columns; word q of vector
+ * i is words[4 * i + q]. Does nothing for floats. */
 GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const float *x,
                                 FLOATS *sum)
 {
     GCKPTI_UNROLL
-    for (int q = 0; q < 4 && storage != GCKPT_STORAGE_F32; q++) {
+    for (unsigned k = 0; k < 8 && storage != GCKPT_STORAGE_F32; k++) {
         GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++)
-            sum[i] = V(word_terms)(storage, words[4 * i + q], x + 2 * q, sum[i]);
+        for (int i = 0; i < vectors; i++) {
+            const INTS word = V(bits)(words[4 * i + (int)k / 2]);
+            FLOATS y = V(floats)(k % 2 ? word & 0xffff0000u : word << 16);
+            if (storage == GCKPT_STORAGE_F16)
+                y = V(low_half)(word >> (16 * (k % 2)));
+            sum[i] = V(fma)(V(set1)(x[k]), y, sum[i]);
+        }
     }
 }
 #endif
@@ -30582,12 +30555,6 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
     const INTS u = V(bits)(x), normal = (INTS)((u & 0x7f800000u) != 0);
     return V(floats)(u & (normal | 0x80000000u));
 #endif
-}
-
-/* Adds the sum of a block's two chains, even and odd, to the vector at x; stores that at `to`. */
-GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
-{
-    V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
 /* Load and store `vectors` (a constant) vectors, of which the last has `last` columns. */
@@ -30654,9 +30621,11 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
     GCKPTI_UNROLL
     for (int i = 0; i < rows; i++, c += t->c_row) {
         GCKPTI_UNROLL
-        for (int j = 0; j < vectors && block; j++)
-            V(store_block_sum)
-            (from + i * t->from_row + W * j, sum[i][j], sum[(i + 4) % 8][j], c + W * j);
+        for (int j = 0; j < vectors && block; j++) {
+            const FLOATS both = V(flushed)(sum[i][j] + sum[(i + 4) % 8][j]);
+            const FLOATS x = V(flushed)(V(load)(from + i * t->from_row + W * j));
+            V(store)(c + W * j, V(flushed)(x + both));
+        }
         if (!block)
             V(tile_store)(c, vectors, t->last, sum[i]);
     }
@@ -31387,60 +31356,34 @@ static GCKPTI_TARGET void V(compressed_axpy)(const gckpti_compressed *u, int64_t
 #endif
 
 /* >>kernels/product_block */
-/* Returns nonzero if b has a single term, a row of floats. */
-static inline int V(is_outer)(const gckpti_product *t)
-{
-    return t->k == 1 && t->b.stride == 1 && !gckpti_has_compressed(&t->b);
-}
-
-/* Computes row i of a block of c. */
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block,
-                                         int64_t i)
-{
-    const int64_t j0 = block->j0;
-    const int use_dots = t->b.k_stride == 1 && !V(is_outer)(t);
-    const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
-    const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
-    float *c = t->c + i * t->c_stride + j0;
-    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
-    size_t bytes = (size_t)u.n * sizeof *u.c;
-    if (!use_dots && !u.from)
-        memset(u.c, 0, bytes);
-    else if (!use_dots && u.from != u.c)
-        memcpy(u.c, u.from, bytes);
-    if (gckpti_has_compressed(&t->b)) {
-        GCKPTI_IF_COMPRESSED(
-            (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
-        return;
-    }
-    u.b = t->b.f32 + j0 * t->b.stride;
-    (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
-}
-
 /* Computes a block of one row or one term row by row, which reads and writes b and c in long runs.
  * Returns 0 for other blocks. */
 static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c_block *block)
 {
-    const int one = block->i1 - block->i0 == 1;
-    if (!V(is_outer)(t) && !(one && (t->b.k_stride == 1 || t->b.stride == 1)))
+    const int compressed = gckpti_has_compressed(&t->b);
+    const int outer = t->k == 1 && t->b.stride == 1 && !compressed; /* b is a row of floats */
+    const int use_dots = t->b.k_stride == 1 && !outer;
+    const int64_t b_row = use_dots ? t->b.stride : t->b.k_stride;
+    const int64_t j0 = block->j0, n = block->j1 - j0;
+    if (!outer && (block->i1 - block->i0 != 1 || (t->b.k_stride != 1 && t->b.stride != 1)))
         return 0;
-    for (int64_t i = block->i0; i < block->i1; i++)
-        V(product_row)(t, block, i);
+    for (int64_t i = block->i0; i < block->i1; i++) {
+        const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
+        float *c = t->c + i * t->c_stride + j0;
+        V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
+        if (!use_dots && !from)
+            memset(c, 0, (size_t)n * sizeof *c);
+        else if (!use_dots && from != c)
+            memcpy(c, from, (size_t)n * sizeof *c);
+        if (compressed) {
+            GCKPTI_IF_COMPRESSED(
+                (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
+            continue;
+        }
+        u.b = t->b.f32 + j0 * t->b.stride;
+        (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
+    }
     return 1;
-}
-
-/* Returns the prefetch of terms p.. of columns j.. of b, spread over `tiles` tiles. */
-static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
-                                                       int64_t k, int64_t j, int64_t n,
-                                                       int64_t tiles)
-{
-    const gckpti_operand *b = &t->b;
-    const int64_t at = p * b->k_stride + j * b->stride;
-    gckpti_prefetch f = b->stride == 1
-                            ? gckpti_prefetch_of(b, at, b->k_stride, k, n)
-                            : gckpti_prefetch_of(b, at, b->stride, b->k_stride == 1 ? n : 0, k);
-    f.pace = 1 + f.rows * ((f.width + 63) / 64) / tiles;
-    return f;
 }
 
 /* Computes a block of c; pack: scratch of `floats` floats, see gckpti_product_workspace.
@@ -31448,15 +31391,13 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
  * Loops, from the outside: blocks of b, along its columns and then down its terms (p, j; n columns,
  * k terms); rows of c, a tile's at a time (i); the panels of b's block (col). A tile keeps some
  * rows and vectors of c in registers while it adds k terms. Between blocks of terms, partial sums
- * are in c; the first block starts them at `from`. The next rows of a and block of b are prefetched
- * meanwhile. (More than 60 lines: each loop needs the variables of the loop around it.) */
+ * are in c; the first block starts them at `from`. */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
-    enum { MANY = 2048 }; /* from this many rows on, a is not in L2 */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
     const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
-    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
+    const int64_t high = GCKPTI_TILE_ROWS;
     float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
     if (V(product_rows)(t, block))
@@ -31464,17 +31405,12 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
-        const int64_t count = (n + most - 1) / most, at_b = p * t->b.k_stride + j * t->b.stride;
+        const int64_t at_b = p * t->b.k_stride + j * t->b.stride;
         const float *b = gckpti_has_compressed(&t->b) ? NULL : t->b.f32 + at_b;
         gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
                           NULL, 0, NULL,        t->c_stride,   0, NULL };
-        gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + s.kc;
-        if (next_p < t->k)
-            next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, s.kc), next_j,
-                                       gckpti_min(j1 - next_j, s.nc),
-                                       (i1 - i0 + high - 1) / high * count);
         if (gckpti_has_compressed(&t->b))
             GCKPTI_IF_COMPRESSED(V(pack_compressed)(t, p, j, n, k, panels, s.kc));
         else if (!s.in_place || n % W)
@@ -31484,16 +31420,6 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a.stride;
-            if (!s.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
-                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + (i + high) * t->a.stride,
-                                            t->a.stride, high, k);
-                next_a.pace = 1 + high * ((k + 15) / 16) / count;
-            }
-            if (s.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
-                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + i + GCKPTI_STRIP,
-                                            t->a.k_stride, k, 1);
-                next_a.pace = 1 + k * high / (GCKPTI_STRIP * count);
-            }
             if (s.packs_a && in_strip == 0)
                 V(pack_strip)(u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, s.kc);
             if (s.packs_a)
@@ -31512,8 +31438,6 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
                     u.next_c += width;
                 else if (i1 - i >= 2 * high)
                     u.next_c = c + rows * t->c_stride;
-                gckpti_prefetch_some(&next_b);
-                gckpti_prefetch_some(&next_a);
                 V(tiles)[width / W - 1][rows - 1](&u);
             }
         }
@@ -31735,24 +31659,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* Returns a block of s, from term p on, as an operand to pack: compressed values are
- * decompressed to `buffer`. *at is the block's first element in the operand. */
-GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
-                                               float *buffer, int64_t *at)
-{
-    gckpti_operand x = *s->x;
-    const int64_t across = x.stride == 1, lines = across ? terms : s->n,
-                  each = across ? s->n : terms;
-    int64_t *row = across ? &x.k_stride : &x.stride; /* distance of two lines */
-    *at = s->at + p * x.k_stride;
-    (void)lines, (void)each;
-    if (!gckpti_has_compressed(s->x))
-        return x;
-    GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, *at, *row, lines, each, buffer, GCKPTI_PANEL));
-    *row = GCKPTI_PANEL, x.f32 = buffer, *at = 0;
-    return x;
-}
-
 /* A block of 16 lanes and 32 terms, from element `at` of x on, to pack. */
 typedef struct {
     const gckpti_operand *x;
@@ -31826,11 +31732,18 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
 static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
                                            int64_t row, V(put_subblock) * put)
 {
-    float buffer[GCKPTI_PANEL * GCKPTI_PANEL];
-    int64_t p = s->p, terms, at;
+    float buffer[GCKPTI_PANEL * GCKPTI_PANEL]; /* of decompressed values */
+    const int across = s->x->stride == 1;
+    int64_t p = s->p, terms;
     for (int64_t block = 0; block < s->blocks; block++, p += terms) {
+        gckpti_operand x = *s->x;
+        int64_t *line = across ? &x.k_stride : &x.stride, at = s->at + p * x.k_stride;
         terms = gckpti_block_terms(s->t, p);
-        const gckpti_operand x = V(block_operand)(s, p, terms, buffer, &at);
+        if (gckpti_has_compressed(&x)) {
+            GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, at, *line, across ? terms : s->n,
+                                               across ? s->n : terms, buffer, GCKPTI_PANEL));
+            *line = GCKPTI_PANEL, x.f32 = buffer, at = 0;
+        }
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const V(subblock) part = { &x, at + i * x.stride, as_a };
             uint32_t *to = as_a ? d + i * row : d + i;
@@ -32430,11 +32343,16 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     V(store)(factor, correction);
 }
 
-/* Copies n keys of the mask of m queries, from x on, to a tile (key,query). */
-static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, const float *x, int64_t m, int64_t n,
+/* Copies the mask, if any, of queries from i0 and keys from j0 on to a tile (key,query). */
+static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64_t i0, int64_t j0,
                                        float *to)
 {
     const int64_t across = h->mask.step[2], along = h->mask.step[3];
+    const int64_t m = gckpti_min(h->t - i0, GCKPTI_QK_TILE);
+    const int64_t n = gckpti_min(h->s - j0, GCKPTI_QK_TILE);
+    if (!h->mask.x)
+        return;
+    const float *x = h->mask.x + gckpti_attn_at_mask(h, &h->mask, head, i0, j0);
     if (across && along) {
         V(pack)(x, along, across, m, n, to, GCKPTI_QK_TILE);
         return;
@@ -32514,10 +32432,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
-        if (h->mask.x)
-            V(mask_tile)
-        (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
-         p + TILE * TILE);
+        V(mask_tile)(h, row * h->heads + head, first, j, p + TILE * TILE);
         V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
         if (!out)
             continue;
@@ -32604,10 +32519,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
                 V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
-            if (mask)
-                V(mask_tile)
-            (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
-             mask);
+            V(mask_tile)(h, row * h->heads + head, first, j, mask);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
@@ -32792,113 +32704,88 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
 }
 
 /* ---- forward ---- */
-/* A tile of m queries of a head and n keys from key j on (`first`: first key of their first tile).
- * Query r sees keys up to r + diagonal, or a window of them (manual, 5h). p, first scores, then
- * exponentials, is (key,query); out is (query,d). */
-typedef struct {
-    const gckpti_attn *h;
-    const gckpti_mixed_kernels *kernels;
-    int64_t m, j, n, diagonal, first;
-    float *p, *out;
-    uint32_t *q, *a;
-    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
-    uint16_t packed[GCKPTI_QK_TILE * GCKPTI_QK_TILE] GCKPTI_ALIGNED;
-} V(query_block);
-
-/* Computes out = out * factor + p' v. */
-static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
-{
-    const int64_t d = s->h->d, width = s->h->d_vec;
-    gckpti_product t = gckpti_product_of(s->m, d, s->n, gckpti_matrix(s->p, 1, GCKPTI_QK_TILE),
-                                         gckpti_transpose(v), s->out);
-    t.c_stride = width;
-    for (int64_t r = 0; s->j > s->first && r < s->m; r++)
-        V(rescale)(s->out + r * width, s->factor[r], d);
-    V(head_pack)(s->kernels, &t.b, d, s->n, NULL, s->a);
-    V(head_add)
-    (s->h, &t, s->a, s->packed, 1, V(head_cut)(s->h, s->diagonal, s->m, s->n), s->diagonal);
-}
-
+/* V(attention_forward) of bf16 plans: p, first scores, then exponentials, is (key,query). */
 static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                            int64_t first, float *scratch)
 {
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    const int64_t c = h->c, kc = h->kv_c, ahead = first + h->visible.ahead;
-    const int64_t at = (row * h->t + first) * c + head * h->d;
-    const int64_t keys = row * h->s * kc + head / h->group * h->d;
-    V(query_block) s;
-    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed,
-    s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
-    s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
-    s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(call)->mixed;
+    const gckpti_destination to = gckpti_out_of(call);
+    const int64_t c = h->c, kc = h->kv_c, d = h->d, width = h->d_vec;
+    const int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
+    const int64_t at = (row * h->t + first) * c + head * d;
+    const int64_t keys = row * h->s * kc + head / h->group * d;
+    const int64_t visible = gckpti_min(h->visible.keys, ahead + m);
+    const int64_t j0 = gckpti_attn_first_tile(h, first);
     const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
-    const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
-    s.j = s.first = gckpti_attn_first_tile(h, first);
-    if (s.j >= visible) /* these see no key: zeros */
+    float max[TILE], sum[TILE], factor[TILE], *p = scratch, *out = p + TILE * TILE;
+    uint16_t packed[TILE * TILE] GCKPTI_ALIGNED;
+    void *rest = out + TILE * width;
+    uint32_t *q = (uint32_t *)rest, *b = q + TILE / 2 * h->d_block;
+    if (j0 >= visible) /* these see no key: zeros */
         return;
-    V(heads_init)(h, s.max, s.sum);
-    memset(s.out, 0, (size_t)(GCKPTI_QK_TILE * h->d_vec) * sizeof *s.out);
-    gckpti_mixed_configure(s.kernels, 1);
-    V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
-    for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
-        const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
+    V(heads_init)(h, max, sum);
+    memset(out, 0, (size_t)(TILE * width) * sizeof *out);
+    gckpti_mixed_configure(kernels, 1);
+    V(head_pack)(kernels, &x, m, d, NULL, q);
+    for (int64_t j = j0; j < visible; j += TILE) {
+        const int64_t n = gckpti_min(visible - j, TILE), diagonal = ahead - j;
+        const int64_t at_j = keys + gckpti_attn_offset(h, j);
         const gckpti_operand k = gckpti_operand_of(gckpti_arg_values(&call->in[1]), at_j, kc, 1, 0);
-        const gckpti_operand v = gckpti_operand_of(gckpti_arg_values(&call->in[2]), at_j, kc, 1, 0);
-        gckpti_packed_product t = V(head_product)(s.kernels, s.q, s.m, s.p, GCKPTI_QK_TILE);
-        s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
-        V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
-        V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
-        V(heads_online)(h, s.p, s.m, s.n, s.diagonal, s.j == s.first, s.max, s.sum, s.factor);
-        if (call->out || call->out_bf16)
-            V(queries_values)(&s, &v);
+        const gckpti_operand v = gckpti_operand_of(gckpti_arg_values(&call->in[2]), at_j, 1, kc, 0);
+        gckpti_product values = gckpti_product_of(m, d, n, gckpti_matrix(p, 1, TILE), v, out);
+        gckpti_packed_product scores = V(head_product)(kernels, q, m, p, TILE);
+        rest = b;
+        V(head_set_a)(h, &scores, &k, j % h->s, n, (uint16_t *)rest);
+        V(head_multiply)(&scores, GCKPTI_COLUMNS_FROM, diagonal + 1 < n, diagonal, d);
+        V(heads_online)(h, p, m, n, diagonal, j == j0, max, sum, factor);
+        if (!gckpti_is_set(to))
+            continue;
+        for (int64_t r = 0; j > j0 && r < m; r++)
+            V(rescale)(out + r * width, factor[r], d);
+        values.c_stride = width;
+        V(head_pack)(kernels, &v, d, n, NULL, b);
+        V(head_add)(h, &values, b, packed, 1, V(head_cut)(h, diagonal, m, n), diagonal);
     }
-    gckpti_mixed_configure(s.kernels, 0);
-    V(head_end)(h, row, head, first, s.m, s.max, s.sum);
-    if (!call->out && !call->out_bf16)
-        return;
-    for (int64_t r = 0; r < s.m; r++, s.out += h->d_vec) {
-        const FLOATS sum = V(set1)(s.sum[r]);
-        for (int64_t e = 0; e < h->d; e += W)
-            V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        gckpti_store(call, gckpti_out_of(call), at + r * c, h->d, s.out);
+    gckpti_mixed_configure(kernels, 0);
+    V(head_end)(h, row, head, first, m, max, sum);
+    for (int64_t r = 0; gckpti_is_set(to) && r < m; r++, out += width) {
+        const FLOATS divisor = V(set1)(sum[r]);
+        for (int64_t e = 0; e < d; e += W)
+            V(store)(out + e, (V(load)(out + e) + V(zero)()) / divisor);
+        gckpti_store(call, to, at + r * c, d, out);
     }
 }
 
 /* >>bf16/attention_gradients */
 /* ---- attention of bf16 plans, backward ---- */
-/* The backward of a head, for a tile of m queries and a tile of n keys. p (scores, then
- * exponentials) and ds are (query,key); dk and dv are (key,d) of the tile or, if heads share keys,
- * of all keys, kept from the first head to the last; dq is (query,d) of all queries. Packed: k_b,
- * v_b: k and v of the tile (terms: d); kt_b: k (terms: keys); a: q or g; packed: p or ds. */
+/* p (scores, then exponentials) and ds are (query,key). Packed: k_b, v_b: k and v of the tile
+ * (terms: d); kt_b: k (terms: keys); a: q or g; packed: p or ds. */
 typedef struct {
-    const gckpti_attn *h;
+    gckpti_attn_tile tile; /* first */
     const gckpti_mixed_kernels *kernels;
-    gckpti_operand q, k, v, g; /* rows of the current tiles */
     const float *lse;
-    float *p, *ds, *dk, *dv, *dq, *delta;
+    float *p, *ds, *delta;
     uint32_t *k_b, *v_b, *kt_b, *a;
     uint16_t *packed;
-    int64_t head, i, m, j, n, diagonal;
-    int cut;
 } V(key_block);
 
 static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
                                              float *scratch)
 {
-    const gckpt_arg *in = h->call->in;
     const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
                   half = GCKPTI_QK_TILE / 2 * h->d_block;
-    s->h = h, s->kernels = gckpti_kernels_of(h->call)->mixed, s->head = head;
+    const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
+    gckpti_attn_tile *t = &s->tile;
+    t->h = h, t->head = head, t->size = GCKPTI_QK_TILE, t->row = h->d_vec;
+    s->kernels = gckpti_kernels_of(h->call)->mixed;
     s->lse = (const float *)h->call->saved + head * h->t;
     s->p = scratch, s->ds = s->p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
-    float *dk = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE, *dv = dk + key_floats,
-          *dq = dv + key_floats;
-    s->delta = dq + all * h->d_vec;
-    s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
-    s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
-    s->dv = in[2].grad || in[2].grad_bf16 ? dv : NULL;
+    t->grad[1] = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
+    t->grad[2] = t->grad[1] + key_floats, t->grad[0] = t->grad[2] + key_floats;
+    s->delta = t->grad[0] + all * h->d_vec;
+    t->rows = s->delta - 2 * h->d_vec; /* of dq, which is not read yet */
     void *rest = s->delta + all;
     s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
     s->a = s->kt_b + GCKPTI_QK_TILE / 2 * h->d_vec, rest = s->a + half;
@@ -32909,14 +32796,15 @@ static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn
  * ds of masked keys are +0. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 {
-    const float cap = s->h->cap;
-    const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
-    const FLOATS delta = V(set1)(s->delta[s->i + r]), times = V(set1)(gckpti_attn_post_scale(s->h));
+    const gckpti_attn_tile *t = &s->tile;
+    const float cap = t->h->cap;
+    const FLOATS scale = V(set1)(t->h->scale), lse = V(set1)(s->lse[t->i + r]), zero = V(zero)();
+    const FLOATS delta = V(set1)(s->delta[t->i + r]), times = V(set1)(gckpti_attn_post_scale(t->h));
     const FLOATS inverse = V(set1)(cap > 0.0f ? 1.0f / cap : 0.0f);
-    const int64_t end = r + 1 + s->diagonal, visible = gckpti_min(s->n, end);
-    const int64_t from = end - s->h->window;
+    const int64_t end = r + 1 + t->diagonal, visible = gckpti_min(t->n, end);
+    const int64_t from = end - t->h->window;
     float *p = s->p + r * GCKPTI_QK_TILE, *ds = s->ds + r * GCKPTI_QK_TILE;
-    for (int64_t j = 0; j < s->n; j += W) {
+    for (int64_t j = 0; j < t->n; j += W) {
         FLOATS x = zero, y = zero;
         if (j < visible && j + W > from) {
             const FLOATS score = V(fma)(V(load)(p + j), times, zero);
@@ -32934,99 +32822,60 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to one gradient: dv += p' g, dk += ds' q, dq += ds k (packed earlier). */
-static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
-                                      float *to)
+/* Packs keys and, for ds, values of a tile. */
+static GCKPTI_TARGET void V(pack_keys)(gckpti_attn_tile *t)
 {
-    const int across = x == &s->k;
-    gckpti_product t = gckpti_product_of(
-        across ? s->m : s->n, s->h->d, across ? s->n : s->m,
-        gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE),
-        gckpti_transpose(x), to);
-    t.c_stride = s->h->d_vec;
-    if (!across)
-        V(head_pack)(s->kernels, &t.b, t.n, t.k, NULL, s->a);
-    V(head_add)(s->h, &t, across ? s->kt_b : s->a, s->packed, across, s->cut, s->diagonal);
+    const V(key_block) *s = (const V(key_block) *)(const void *)t;
+    const gckpti_operand transposed = gckpti_transpose(&t->k);
+    V(head_pack)(s->kernels, &t->k, t->n, t->h->d, NULL, s->k_b);
+    if (t->grad[0] || t->grad[1])
+        V(head_pack)(s->kernels, &t->v, t->n, t->h->d, NULL, s->v_b);
+    V(head_pack)(s->kernels, &transposed, t->h->d, t->n, NULL, s->kt_b);
 }
 
-/* Computes the tile of the queries from s->i on and the current keys, and adds its gradients. */
-static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
+/* Computes p and ds of a tile, and adds its gradients. */
+static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
 {
-    const gckpti_attn *h = s->h;
-    gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, s->n, s->p, GCKPTI_QK_TILE);
-    gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, s->n, s->ds, GCKPTI_QK_TILE);
+    const V(key_block) *s = (const V(key_block) *)(const void *)t;
+    const gckpti_attn *h = t->h;
+    const int cut = V(head_cut)(h, t->diagonal, t->m, t->n);
+    gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, t->n, s->p, GCKPTI_QK_TILE);
+    gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, t->n, s->ds, GCKPTI_QK_TILE);
     void *a = s->a;
-    V(head_set_a)(h, &scores, &s->q, s->i, s->m, (uint16_t *)a);
-    V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
-    if (s->dq || s->dk) {
-        V(head_set_a)(h, &dp, &s->g, s->i, s->m, (uint16_t *)a);
-        V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
+    V(head_set_a)(h, &scores, &t->q, t->i, t->m, (uint16_t *)a);
+    V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
+    if (t->grad[0] || t->grad[1]) {
+        V(head_set_a)(h, &dp, &t->g, t->i, t->m, (uint16_t *)a);
+        V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
     }
     if (h->cap > 0.0f)
-        V(softcaps)(s->p, s->m * GCKPTI_QK_TILE, h->dot_scale, h->cap);
-    for (int64_t r = 0; r < s->m; r++)
+        V(softcaps)(s->p, t->m * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+    for (int64_t r = 0; r < t->m; r++)
         V(keys_gradients)(s, r);
-    if (s->dv)
-        V(keys_add)(s, &s->g, s->p, s->dv);
-    if (s->dk)
-        V(keys_add)(s, &s->q, s->ds, s->dk);
-    if (s->dq)
-        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec);
+    for (int i = 0; i < 3; i++) {
+        const gckpti_product terms = gckpti_attn_terms_product(t, i, i < 2 ? s->ds : s->p);
+        if (i && t->grad[i]) /* for dq, k is packed */
+            V(head_pack)(s->kernels, &terms.b, terms.n, terms.k, NULL, s->a);
+        if (t->grad[i])
+            V(head_add)(h, &terms, i ? s->a : s->kt_b, s->packed, !i, cut, t->diagonal);
+    }
 }
 
-/* V(attention_backward) of bf16 plans: for each tile of 64 keys, all tiles of queries that see it;
- * dq of all queries is in scratch. */
+/* V(attention_backward) of bf16 plans. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                             float *scratch)
 {
-    const gckpt_call *call = h->call;
-    const gckpt_arg *in = call->in;
-    const int64_t c = h->c, kc = h->kv_c, member = head % h->group;
-    const int64_t at_q = row * h->t * c + head * h->d;
-    const int64_t at_k = row * h->s * kc + head / h->group * h->d;
-    const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    const gckpt_arg *in = h->call->in;
+    const int needs_ds =
+        gckpti_is_set(gckpti_arg_gradient(&in[0])) || gckpti_is_set(gckpti_arg_gradient(&in[1]));
+    const int64_t at_q = row * h->t * h->c + head * h->d;
     V(key_block) s;
     V(key_block_begin)(&s, h, row * h->heads + head, scratch);
-    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++) /* dq is not read yet */
-        s.delta[i] = gckpti_attn_delta(h, at_q + i * c, s.delta - 2 * h->d_vec);
-    float *const dk = s.dk, *const dv = s.dv;
+    for (int64_t i = 0; needs_ds && i < h->t; i++)
+        s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, s.tile.rows);
     gckpti_mixed_configure(s.kernels, 1);
-    if (s.dq)
-        gckpti_attn_load_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
-        const int64_t key = at_k + s.j * kc, query0 = s.j - h->visible.ahead;
-        float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
-        s.dk = to[0], s.dv = to[1];
-        s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
-        s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window); /* they see a key */
-        for (int i = 0; i < 2; i++)
-            if (to[i] && member == 0)
-                gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
-        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, kc, 1, 0);
-        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, kc, 1, 0);
-        const gckpti_operand transposed = gckpti_transpose(&s.k);
-        V(head_pack)(s.kernels, &s.k, s.n, h->d, NULL, s.k_b);
-        if (s.dq || s.dk)
-            V(head_pack)(s.kernels, &s.v, s.n, h->d, NULL, s.v_b);
-        if (s.dq)
-            V(head_pack)(s.kernels, &transposed, h->d, s.n, NULL, s.kt_b);
-        for (; s.i < end; s.i += GCKPTI_QK_TILE) {
-            const int64_t at = at_q + s.i * c;
-            s.m = gckpti_min(h->t - s.i, GCKPTI_QK_TILE), s.diagonal = s.i - query0;
-            s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
-            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at, c, 1, 0),
-            s.g = gckpti_operand_at(&g, at);
-            V(keys_add_queries)(&s);
-        }
-        for (int i = 0; i < 2; i++)
-            if (to[i] && member + 1 == h->group)
-                gckpti_attn_store_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
-    }
+    gckpti_attn_tiles(&s.tile, V(pack_keys), V(add_tile));
     gckpti_mixed_configure(s.kernels, 0);
-    if (s.dq)
-        gckpti_attn_store_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
 }
 #endif
 

@@ -70,11 +70,16 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     V(store)(factor, correction);
 }
 
-/* Copies n keys of the mask of m queries, from x on, to a tile (key,query). */
-static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, const float *x, int64_t m, int64_t n,
+/* Copies the mask, if any, of queries from i0 and keys from j0 on to a tile (key,query). */
+static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64_t i0, int64_t j0,
                                        float *to)
 {
     const int64_t across = h->mask.step[2], along = h->mask.step[3];
+    const int64_t m = gckpti_min(h->t - i0, GCKPTI_QK_TILE);
+    const int64_t n = gckpti_min(h->s - j0, GCKPTI_QK_TILE);
+    if (!h->mask.x)
+        return;
+    const float *x = h->mask.x + gckpti_attn_at_mask(h, &h->mask, head, i0, j0);
     if (across && along) {
         V(pack)(x, along, across, m, n, to, GCKPTI_QK_TILE);
         return;
@@ -154,10 +159,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
-        if (h->mask.x)
-            V(mask_tile)
-        (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
-         p + TILE * TILE);
+        V(mask_tile)(h, row * h->heads + head, first, j, p + TILE * TILE);
         V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
         if (!out)
             continue;
@@ -244,10 +246,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
                 V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
-            if (mask)
-                V(mask_tile)
-            (h, h->mask.x + gckpti_attn_at_mask(h, &h->mask, row * h->heads + head, first, j), m, n,
-             mask);
+            V(mask_tile)(h, row * h->heads + head, first, j, mask);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;

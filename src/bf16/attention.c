@@ -116,76 +116,57 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
 }
 
 /* ---- forward ---- */
-/* A tile of m queries of a head and n keys from key j on (`first`: first key of their first tile).
- * Query r sees keys up to r + diagonal, or a window of them (manual, 5h). p, first scores, then
- * exponentials, is (key,query); out is (query,d). */
-typedef struct {
-    const gckpti_attn *h;
-    const gckpti_mixed_kernels *kernels;
-    int64_t m, j, n, diagonal, first;
-    float *p, *out;
-    uint32_t *q, *a;
-    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
-    uint16_t packed[GCKPTI_QK_TILE * GCKPTI_QK_TILE] GCKPTI_ALIGNED;
-} V(query_block);
-
-/* Computes out = out * factor + p' v. */
-static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
-{
-    const int64_t d = s->h->d, width = s->h->d_vec;
-    gckpti_product t = gckpti_product_of(s->m, d, s->n, gckpti_matrix(s->p, 1, GCKPTI_QK_TILE),
-                                         gckpti_transpose(v), s->out);
-    t.c_stride = width;
-    for (int64_t r = 0; s->j > s->first && r < s->m; r++)
-        V(rescale)(s->out + r * width, s->factor[r], d);
-    V(head_pack)(s->kernels, &t.b, d, s->n, NULL, s->a);
-    V(head_add)
-    (s->h, &t, s->a, s->packed, 1, V(head_cut)(s->h, s->diagonal, s->m, s->n), s->diagonal);
-}
-
+/* V(attention_forward) of bf16 plans: p, first scores, then exponentials, is (key,query). */
 static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                            int64_t first, float *scratch)
 {
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    const int64_t c = h->c, kc = h->kv_c, ahead = first + h->visible.ahead;
-    const int64_t at = (row * h->t + first) * c + head * h->d;
-    const int64_t keys = row * h->s * kc + head / h->group * h->d;
-    V(query_block) s;
-    s.h = h, s.kernels = gckpti_kernels_of(call)->mixed,
-    s.m = gckpti_min(h->t - first, GCKPTI_QK_TILE);
-    s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
-    s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(call)->mixed;
+    const gckpti_destination to = gckpti_out_of(call);
+    const int64_t c = h->c, kc = h->kv_c, d = h->d, width = h->d_vec;
+    const int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
+    const int64_t at = (row * h->t + first) * c + head * d;
+    const int64_t keys = row * h->s * kc + head / h->group * d;
+    const int64_t visible = gckpti_min(h->visible.keys, ahead + m);
+    const int64_t j0 = gckpti_attn_first_tile(h, first);
     const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
-    const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
-    s.j = s.first = gckpti_attn_first_tile(h, first);
-    if (s.j >= visible) /* these see no key: zeros */
+    float max[TILE], sum[TILE], factor[TILE], *p = scratch, *out = p + TILE * TILE;
+    uint16_t packed[TILE * TILE] GCKPTI_ALIGNED;
+    void *rest = out + TILE * width;
+    uint32_t *q = (uint32_t *)rest, *b = q + TILE / 2 * h->d_block;
+    if (j0 >= visible) /* these see no key: zeros */
         return;
-    V(heads_init)(h, s.max, s.sum);
-    memset(s.out, 0, (size_t)(GCKPTI_QK_TILE * h->d_vec) * sizeof *s.out);
-    gckpti_mixed_configure(s.kernels, 1);
-    V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
-    for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
-        const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
+    V(heads_init)(h, max, sum);
+    memset(out, 0, (size_t)(TILE * width) * sizeof *out);
+    gckpti_mixed_configure(kernels, 1);
+    V(head_pack)(kernels, &x, m, d, NULL, q);
+    for (int64_t j = j0; j < visible; j += TILE) {
+        const int64_t n = gckpti_min(visible - j, TILE), diagonal = ahead - j;
+        const int64_t at_j = keys + gckpti_attn_offset(h, j);
         const gckpti_operand k = gckpti_operand_of(gckpti_arg_values(&call->in[1]), at_j, kc, 1, 0);
-        const gckpti_operand v = gckpti_operand_of(gckpti_arg_values(&call->in[2]), at_j, kc, 1, 0);
-        gckpti_packed_product t = V(head_product)(s.kernels, s.q, s.m, s.p, GCKPTI_QK_TILE);
-        s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
-        V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
-        V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
-        V(heads_online)(h, s.p, s.m, s.n, s.diagonal, s.j == s.first, s.max, s.sum, s.factor);
-        if (call->out || call->out_bf16)
-            V(queries_values)(&s, &v);
+        const gckpti_operand v = gckpti_operand_of(gckpti_arg_values(&call->in[2]), at_j, 1, kc, 0);
+        gckpti_product values = gckpti_product_of(m, d, n, gckpti_matrix(p, 1, TILE), v, out);
+        gckpti_packed_product scores = V(head_product)(kernels, q, m, p, TILE);
+        rest = b;
+        V(head_set_a)(h, &scores, &k, j % h->s, n, (uint16_t *)rest);
+        V(head_multiply)(&scores, GCKPTI_COLUMNS_FROM, diagonal + 1 < n, diagonal, d);
+        V(heads_online)(h, p, m, n, diagonal, j == j0, max, sum, factor);
+        if (!gckpti_is_set(to))
+            continue;
+        for (int64_t r = 0; j > j0 && r < m; r++)
+            V(rescale)(out + r * width, factor[r], d);
+        values.c_stride = width;
+        V(head_pack)(kernels, &v, d, n, NULL, b);
+        V(head_add)(h, &values, b, packed, 1, V(head_cut)(h, diagonal, m, n), diagonal);
     }
-    gckpti_mixed_configure(s.kernels, 0);
-    V(head_end)(h, row, head, first, s.m, s.max, s.sum);
-    if (!call->out && !call->out_bf16)
-        return;
-    for (int64_t r = 0; r < s.m; r++, s.out += h->d_vec) {
-        const FLOATS sum = V(set1)(s.sum[r]);
-        for (int64_t e = 0; e < h->d; e += W)
-            V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        gckpti_store(call, gckpti_out_of(call), at + r * c, h->d, s.out);
+    gckpti_mixed_configure(kernels, 0);
+    V(head_end)(h, row, head, first, m, max, sum);
+    for (int64_t r = 0; gckpti_is_set(to) && r < m; r++, out += width) {
+        const FLOATS divisor = V(set1)(sum[r]);
+        for (int64_t e = 0; e < d; e += W)
+            V(store)(out + e, (V(load)(out + e) + V(zero)()) / divisor);
+        gckpti_store(call, to, at + r * c, d, out);
     }
 }
 #endif

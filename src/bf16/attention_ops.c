@@ -46,24 +46,27 @@ GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t
     }
 }
 
-GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
-                                     int64_t row)
+/* Load n rows of a head's gradient of input i, from element `at` on, to x (+0 unless it
+ * accumulates), and add +0 and store them, if x is not NULL. */
+static void gckpti_attn_load_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n, float *x)
 {
+    const gckpti_attn *h = s->h;
     const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row)
         if (!arg->accumulate)
-            memset(x, 0, (size_t)row * sizeof *x);
+            memset(x, 0, (size_t)s->row * sizeof *x);
         else if (arg->grad)
             memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
         else
             gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
 }
 
-GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
-                                      int64_t row)
+static void gckpti_attn_store_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n,
+                                   float *x)
 {
+    const gckpti_attn *h = s->h;
     const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += row) {
+    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row) {
         for (int64_t e = 0; e < h->d; e++)
             x[e] += 0.0f;
         gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
@@ -79,24 +82,51 @@ GCKPTI_FN float gckpti_attn_delta(const gckpti_attn *h, int64_t at, float *rows)
                                                    h->d);
 }
 
-/* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
- * heads share keys), two rows, and dq ---- */
-/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
- * are required, of dq, dk and dv. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g;
-    float *grad[3], *rows; /* rows: two rows of scratch */
-    int64_t head, i, m, j, n, diagonal;
-} gckpti_attn_block;
+GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
+                                 gckpti_attn_tile_fn add)
+{
+    const gckpti_attn *h = s->h;
+    const gckpt_arg *in = h->call->in;
+    const gckpti_source g = gckpti_grad_out_of(h->call);
+    const int64_t at_q = gckpti_attn_at_q(h, s->head), member = s->head % h->group;
+    float *all[3];
+    for (int i = 0; i < 3; i++)
+        all[i] = s->grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? s->grad[i] : NULL;
+    gckpti_attn_load_grad(s, 0, at_q, h->t, all[0]);
+    for (s->j = gckpti_attn_first_tile(h, 0); s->j < h->visible.keys; s->j += s->size) {
+        const int64_t key = gckpti_attn_at_k(h, s->head) + s->j * h->kv_c;
+        const int64_t query0 = s->j - h->visible.ahead; /* the first that sees key j */
+        s->n = gckpti_min(h->visible.keys - s->j, s->size);
+        const int64_t end = gckpti_min(h->t, query0 + s->n - 1 + h->window); /* they see a key */
+        s->k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
+        s->v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
+        for (int i = 1; i < 3; i++) {
+            s->grad[i] = all[i] && h->shared_keys ? all[i] + s->j * s->row : all[i];
+            if (member == 0)
+                gckpti_attn_load_grad(s, i, key, s->n, s->grad[i]);
+        }
+        if (keys)
+            keys(s);
+        for (s->i = query0 > 0 ? query0 / s->size * s->size : 0; s->i < end; s->i += s->size) {
+            s->m = gckpti_min(h->t - s->i, s->size), s->diagonal = s->i - query0;
+            s->q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s->i * h->c, h->c, 1, 0);
+            s->g = gckpti_operand_of(g, at_q + s->i * h->c, h->c, 1, 0);
+            s->grad[0] = all[0] ? all[0] + s->i * s->row : NULL;
+            add(s);
+        }
+        for (int i = 1; i < 3 && member + 1 == h->group; i++)
+            gckpti_attn_store_grad(s, i, key, s->n, s->grad[i]);
+    }
+    gckpti_attn_store_grad(s, 0, at_q, h->t, all[0]);
+}
 
-/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
-static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
+/* Computes p and ds of a tile. */
+static void gckpti_attn_p_ds(const gckpti_attn_tile *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
     const int needs_ds = s->grad[0] || s->grad[1];
-    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
+    for (int64_t r = 0; r < s->m; r++, p += s->size, ds += s->size) {
         int64_t end;
         const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
         const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
@@ -121,15 +151,12 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
     }
 }
 
-/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
-static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
+static void gckpti_attn_add_tile(gckpti_attn_tile *s)
 {
-    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    float p[GCKPTI_K_BLOCK * GCKPTI_K_BLOCK], ds[GCKPTI_K_BLOCK * GCKPTI_K_BLOCK];
+    gckpti_attn_p_ds(s, p, ds);
     for (int i = 0; i < 3; i++) {
-        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
-        const gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
-                                                   i ? gckpti_transpose(&terms) : terms,
-                                                   gckpti_transpose(rows[i]), s->grad[i]);
+        const gckpti_product t = gckpti_attn_terms_product(s, i, i < 2 ? ds : p);
         if (s->grad[i])
             gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
     }
@@ -138,41 +165,12 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
                                       float *scratch)
 {
-    enum { BLOCK = GCKPTI_K_BLOCK };
-    const gckpt_call *call = h->call;
-    const gckpt_arg *in = call->in;
-    const gckpti_source g = gckpti_grad_out_of(call);
-    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
-    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
-    float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    gckpti_attn_block s;
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
+    gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
-    float *dq = gckpti_is_set(gckpti_arg_gradient(&in[0])) ? s.rows + 2 * h->d : NULL;
-    if (dq)
-        gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
-        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
-        s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
-        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
-        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
-        for (int i = 1; i < 3; i++) {
-            float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
-            s.grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? x : NULL;
-            if (s.grad[i] && head % h->group == 0)
-                gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
-        }
-        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
-            s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
-            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
-            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
-            s.grad[0] = dq ? dq + s.i * h->d : NULL;
-            gckpti_block_p_ds(&s, p, ds);
-            gckpti_block_add(&s, p, ds);
-        }
-        for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
-            gckpti_attn_store_grad(h, i, key, s.n, s.grad[i], h->d);
-    }
-    gckpti_attn_store_grad(h, 0, at_q, h->t, dq, h->d);
+    s.h = h, s.head = row * h->heads + head, s.size = GCKPTI_K_BLOCK, s.row = h->d;
+    s.grad[1] = scratch, s.grad[2] = scratch + keys, s.rows = scratch + 2 * keys;
+    s.grad[0] = s.rows + 2 * h->d;
+    gckpti_attn_tiles(&s, NULL, gckpti_attn_add_tile);
 }
 #endif

@@ -128,24 +128,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* Returns a block of s, from term p on, as an operand to pack: compressed values are
- * decompressed to `buffer`. *at is the block's first element in the operand. */
-GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
-                                               float *buffer, int64_t *at)
-{
-    gckpti_operand x = *s->x;
-    const int64_t across = x.stride == 1, lines = across ? terms : s->n,
-                  each = across ? s->n : terms;
-    int64_t *row = across ? &x.k_stride : &x.stride; /* distance of two lines */
-    *at = s->at + p * x.k_stride;
-    (void)lines, (void)each;
-    if (!gckpti_has_compressed(s->x))
-        return x;
-    GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, *at, *row, lines, each, buffer, GCKPTI_PANEL));
-    *row = GCKPTI_PANEL, x.f32 = buffer, *at = 0;
-    return x;
-}
-
 /* A block of 16 lanes and 32 terms, from element `at` of x on, to pack. */
 typedef struct {
     const gckpti_operand *x;
@@ -219,11 +201,18 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
 static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
                                            int64_t row, V(put_subblock) * put)
 {
-    float buffer[GCKPTI_PANEL * GCKPTI_PANEL];
-    int64_t p = s->p, terms, at;
+    float buffer[GCKPTI_PANEL * GCKPTI_PANEL]; /* of decompressed values */
+    const int across = s->x->stride == 1;
+    int64_t p = s->p, terms;
     for (int64_t block = 0; block < s->blocks; block++, p += terms) {
+        gckpti_operand x = *s->x;
+        int64_t *line = across ? &x.k_stride : &x.stride, at = s->at + p * x.k_stride;
         terms = gckpti_block_terms(s->t, p);
-        const gckpti_operand x = V(block_operand)(s, p, terms, buffer, &at);
+        if (gckpti_has_compressed(&x)) {
+            GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, at, *line, across ? terms : s->n,
+                                               across ? s->n : terms, buffer, GCKPTI_PANEL));
+            *line = GCKPTI_PANEL, x.f32 = buffer, at = 0;
+        }
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const V(subblock) part = { &x, at + i * x.stride, as_a };
             uint32_t *to = as_a ? d + i * row : d + i;

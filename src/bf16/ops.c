@@ -49,24 +49,6 @@ static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b
                                 gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
-/* As gckpti_mixed_block, for n terms of a compressed b from element `at` on. */
-static float gckpti_mixed_compressed(const gckpti_operand *a, const gckpti_operand *b, int64_t at,
-                                     int64_t n, float element)
-{
-    float w[GCKPTI_K_BLOCK];
-    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
-    for (int64_t l = 0, each = b->k_stride == 1 ? n : 1; l < n; l += each)
-        gckpti_decompress(b->compressed, at + l * b->k_stride, each, w + l);
-    return gckpti_mixed_block(a, &y, 0, n, element);
-}
-
-static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_halves[at]);
-    return t->initial ? t->initial[j] : 0.0f;
-}
-
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
 {
     const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
@@ -78,22 +60,18 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
         n = gckpti_block_terms(t, p);
-        if (gckpti_has_compressed(&t->b)) {
-            const gckpti_operand row = gckpti_operand_at(&x, p * x.k_stride);
-            d = gckpti_mixed_compressed(&row, &t->b, b + p * y.k_stride, n, d);
-        } else {
+        if (!gckpti_has_compressed(&t->b)) {
             d = gckpti_mixed_block(&x, &y, p, p + n, d);
+            continue;
         }
+        float w[GCKPTI_K_BLOCK];
+        const gckpti_operand row = gckpti_operand_at(&x, p * x.k_stride);
+        const gckpti_operand column = gckpti_matrix(w, 0, 1);
+        for (int64_t l = 0, each = y.k_stride == 1 ? n : 1; l < n; l += each)
+            gckpti_decompress(y.compressed, b + (p + l) * y.k_stride, each, w + l);
+        d = gckpti_mixed_block(&row, &column, 0, n, d);
     }
     return d;
-}
-
-static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
-{
-    if (t->c)
-        t->c[at] = d;
-    else
-        t->c_halves[at] = gckpti_to_bf16(d);
 }
 
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
@@ -104,8 +82,14 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
             const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
                           at = i * t->n + j;
             const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
-            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
-            gckpti_mixed_set(t, at, d);
+            float d = t->initial ? t->initial[j] : 0.0f;
+            if (t->accumulate)
+                d = t->c ? t->c[at] : gckpti_from_bf16(t->c_halves[at]);
+            d = gckpti_mixed_element(t, a, b, d);
+            if (t->c)
+                t->c[at] = d;
+            else
+                t->c_halves[at] = gckpti_to_bf16(d);
         }
 }
 #endif

@@ -15,12 +15,7 @@ GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c
 
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
 {
-#if GCKPTI_HAS_FAST
-    if (call && call->kernels)
-        return gckpti_kernels_of(call)->dot(x, y, n);
-#endif
-    (void)call;
-    return gckpti_dot(x, y, n);
+    return (call ? GCKPTI_KERNEL_OF(call, dot, gckpti_dot) : gckpti_dot)(x, y, n);
 }
 
 /* Returns bytes also for the transposed product, which gckpt_product may compute instead. */

@@ -23,43 +23,6 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
 
-/* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
- * `pace` lines per tile, per 4 rows of a mixed tile, or as its kernel sets it. */
-typedef struct gckpti_prefetch {
-    const char *x;
-    int64_t row, rows, width, at, pace;
-} gckpti_prefetch;
-
-static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                                 int64_t rows, int64_t width)
-{
-    const void *halves = x->halves, *base = halves ? halves : x->f32;
-    const int size = halves ? 2 : 4;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-    if (gckpti_has_compressed(x)) {
-        const gckpti_compressed *u = x->compressed;
-        f.x = (const char *)gckpti_compressed_at(u, at);
-        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
-        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
-        return f;
-    }
-    f.x += size * at;
-    return f;
-}
-
-static inline void gckpti_prefetch_some(gckpti_prefetch *f)
-{
-    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
-        __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 64;
-        if (f->at >= f->width) {
-            f->at = 0, f->x += f->row;
-            if (--f->rows == 0)
-                break;
-        }
-    }
-}
-
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;

@@ -82,15 +82,6 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
            gckpti_mixed_matches(kernels);
 }
 
-#if GCKPTI_AVX512
-static int gckpti_cpu_has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-
 /* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
@@ -108,7 +99,10 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa >= GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
+    if (isa >= GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma"))
         kernels = isa == GCKPT_ISA_AVX512 ? &gckpti_kernels_avx512 : gckpti_wider_kernels(isa);
 #endif
     return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;

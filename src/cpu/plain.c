@@ -35,11 +35,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
     gckpti_update_state s = { call, pass, GCKPTI_KERNEL_OF(call, add, gckpti_add_into),
-                              gckpti_update_block };
-#if GCKPTI_HAS_FAST
-    if (call->kernels)
-        s.block = gckpti_kernels_of(call)->update;
-#endif
+                              GCKPTI_KERNEL_OF(call, update, gckpti_update_block) };
     gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
                    4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
 }

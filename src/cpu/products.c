@@ -14,34 +14,23 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 
-static void gckpti_run_block(const gckpti_products *s, int64_t i, float *scratch, int64_t floats)
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
+    const gckpti_products *s = (const gckpti_products *)context;
+    float stack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED, *scratch = (float *)s->t->workspace;
     gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
     block.i1 = block.i0 + gckpti_min(s->t->m - block.i0, s->rows);
     block.j1 = block.j0 + gckpti_min(s->t->n - block.j0, s->cols);
-    s->run_block(s, &block, scratch, floats);
-}
-
-static void gckpti_products_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_run_block(s, i, (float *)s->t->workspace + worker * s->floats, s->floats);
-}
-
-static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
-{
-    float scratch[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    (void)worker;
-    gckpti_run_block((const gckpti_products *)context, i, scratch, GCKPTI_STACK_FLOATS);
+    s->run_block(s, &block, s->floats ? scratch + worker * s->floats : stack,
+                 s->floats ? s->floats : (int64_t)GCKPTI_STACK_FLOATS);
 }
 
 /* Runs all blocks of all products. s is the first member of a struct known to s->run_block. */
 GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 {
     gckpt_parallel(s->call, s->t->batch * s->row_blocks * s->col_blocks,
-                   s->rows * s->cols * s->t->k,
-                   s->floats ? gckpti_products_item : gckpti_products_small_item, s);
+                   s->rows * s->cols * s->t->k, gckpti_products_item, s);
 }
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per

@@ -118,9 +118,9 @@ GCKPTI_WINDOWS void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
                 V(copy_taps)(saved + c, &index, left);
         }
         for (; scatters && c < n; c++) {
-            const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
-            const int64_t e = (int64_t)h * down + ((int64_t)tap - (int64_t)h * wide) * right;
-            call->in[0].grad[from + c + e] += call->grad_out[to + c];
+            const uint32_t h = saved[c] / (uint32_t)wide, w = saved[c] % (uint32_t)wide;
+            const int64_t e = (int64_t)h * down + (int64_t)w * right + c;
+            call->in[0].grad[from + e] += call->grad_out[to + c];
         }
     }
 }

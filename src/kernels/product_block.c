@@ -1,57 +1,31 @@
-/* Returns nonzero if b has a single term, a row of floats. */
-static inline int V(is_outer)(const gckpti_product *t)
-{
-    return t->k == 1 && t->b.stride == 1 && !gckpti_has_compressed(&t->b);
-}
-
-/* Computes row i of a block of c. */
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block,
-                                         int64_t i)
-{
-    const int64_t j0 = block->j0;
-    const int use_dots = t->b.k_stride == 1 && !V(is_outer)(t);
-    const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
-    const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
-    float *c = t->c + i * t->c_stride + j0;
-    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
-    size_t bytes = (size_t)u.n * sizeof *u.c;
-    if (!use_dots && !u.from)
-        memset(u.c, 0, bytes);
-    else if (!use_dots && u.from != u.c)
-        memcpy(u.c, u.from, bytes);
-    if (gckpti_has_compressed(&t->b)) {
-        GCKPTI_IF_COMPRESSED(
-            (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
-        return;
-    }
-    u.b = t->b.f32 + j0 * t->b.stride;
-    (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
-}
-
 /* Computes a block of one row or one term row by row, which reads and writes b and c in long runs.
  * Returns 0 for other blocks. */
 static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c_block *block)
 {
-    const int one = block->i1 - block->i0 == 1;
-    if (!V(is_outer)(t) && !(one && (t->b.k_stride == 1 || t->b.stride == 1)))
+    const int compressed = gckpti_has_compressed(&t->b);
+    const int outer = t->k == 1 && t->b.stride == 1 && !compressed; /* b is a row of floats */
+    const int use_dots = t->b.k_stride == 1 && !outer;
+    const int64_t b_row = use_dots ? t->b.stride : t->b.k_stride;
+    const int64_t j0 = block->j0, n = block->j1 - j0;
+    if (!outer && (block->i1 - block->i0 != 1 || (t->b.k_stride != 1 && t->b.stride != 1)))
         return 0;
-    for (int64_t i = block->i0; i < block->i1; i++)
-        V(product_row)(t, block, i);
+    for (int64_t i = block->i0; i < block->i1; i++) {
+        const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
+        float *c = t->c + i * t->c_stride + j0;
+        V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
+        if (!use_dots && !from)
+            memset(c, 0, (size_t)n * sizeof *c);
+        else if (!use_dots && from != c)
+            memcpy(c, from, (size_t)n * sizeof *c);
+        if (compressed) {
+            GCKPTI_IF_COMPRESSED(
+                (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
+            continue;
+        }
+        u.b = t->b.f32 + j0 * t->b.stride;
+        (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
+    }
     return 1;
-}
-
-/* Returns the prefetch of terms p.. of columns j.. of b, spread over `tiles` tiles. */
-static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
-                                                       int64_t k, int64_t j, int64_t n,
-                                                       int64_t tiles)
-{
-    const gckpti_operand *b = &t->b;
-    const int64_t at = p * b->k_stride + j * b->stride;
-    gckpti_prefetch f = b->stride == 1
-                            ? gckpti_prefetch_of(b, at, b->k_stride, k, n)
-                            : gckpti_prefetch_of(b, at, b->stride, b->k_stride == 1 ? n : 0, k);
-    f.pace = 1 + f.rows * ((f.width + 63) / 64) / tiles;
-    return f;
 }
 
 /* Computes a block of c; pack: scratch of `floats` floats, see gckpti_product_workspace.
@@ -59,15 +33,13 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
  * Loops, from the outside: blocks of b, along its columns and then down its terms (p, j; n columns,
  * k terms); rows of c, a tile's at a time (i); the panels of b's block (col). A tile keeps some
  * rows and vectors of c in registers while it adds k terms. Between blocks of terms, partial sums
- * are in c; the first block starts them at `from`. The next rows of a and block of b are prefetched
- * meanwhile. (More than 60 lines: each loop needs the variables of the loop around it.) */
+ * are in c; the first block starts them at `from`. */
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
-    enum { MANY = 2048 }; /* from this many rows on, a is not in L2 */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
     const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
-    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
+    const int64_t high = GCKPTI_TILE_ROWS;
     float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
     if (V(product_rows)(t, block))
@@ -75,17 +47,12 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
-        const int64_t count = (n + most - 1) / most, at_b = p * t->b.k_stride + j * t->b.stride;
+        const int64_t at_b = p * t->b.k_stride + j * t->b.stride;
         const float *b = gckpti_has_compressed(&t->b) ? NULL : t->b.f32 + at_b;
         gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
                           NULL, 0, NULL,        t->c_stride,   0, NULL };
-        gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + s.kc;
-        if (next_p < t->k)
-            next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, s.kc), next_j,
-                                       gckpti_min(j1 - next_j, s.nc),
-                                       (i1 - i0 + high - 1) / high * count);
         if (gckpti_has_compressed(&t->b))
             GCKPTI_IF_COMPRESSED(V(pack_compressed)(t, p, j, n, k, panels, s.kc));
         else if (!s.in_place || n % W)
@@ -95,16 +62,6 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a.stride;
-            if (!s.packs_a && t->a.k_stride == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
-                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + (i + high) * t->a.stride,
-                                            t->a.stride, high, k);
-                next_a.pace = 1 + high * ((k + 15) / 16) / count;
-            }
-            if (s.packs_a && in_strip == 0 && i + GCKPTI_STRIP < i1) {
-                next_a = gckpti_prefetch_of(&t->a, p * t->a.k_stride + i + GCKPTI_STRIP,
-                                            t->a.k_stride, k, 1);
-                next_a.pace = 1 + k * high / (GCKPTI_STRIP * count);
-            }
             if (s.packs_a && in_strip == 0)
                 V(pack_strip)(u.a, t->a.k_stride, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, s.kc);
             if (s.packs_a)
@@ -123,8 +80,6 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
                     u.next_c += width;
                 else if (i1 - i >= 2 * high)
                     u.next_c = c + rows * t->c_stride;
-                gckpti_prefetch_some(&next_b);
-                gckpti_prefetch_some(&next_a);
                 V(tiles)[width / W - 1][rows - 1](&u);
             }
         }

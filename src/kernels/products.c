@@ -17,12 +17,6 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Adds the sum of a block's two chains, even and odd, to the vector at x; stores that at `to`. */
-GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
-{
-    V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
-}
-
 /* Load and store `vectors` (a constant) vectors, of which the last has `last` columns. */
 GCKPTI_ALWAYS void V(tile_load)(const float *x, int vectors, int64_t last, FLOATS *row)
 {
@@ -87,9 +81,11 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
     GCKPTI_UNROLL
     for (int i = 0; i < rows; i++, c += t->c_row) {
         GCKPTI_UNROLL
-        for (int j = 0; j < vectors && block; j++)
-            V(store_block_sum)
-            (from + i * t->from_row + W * j, sum[i][j], sum[(i + 4) % 8][j], c + W * j);
+        for (int j = 0; j < vectors && block; j++) {
+            const FLOATS both = V(flushed)(sum[i][j] + sum[(i + 4) % 8][j]);
+            const FLOATS x = V(flushed)(V(load)(from + i * t->from_row + W * j));
+            V(store)(c + W * j, V(flushed)(x + both));
+        }
         if (!block)
             V(tile_store)(c, vectors, t->last, sum[i]);
     }

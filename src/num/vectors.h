@@ -52,22 +52,10 @@ GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
 }
 #endif
 #if GCKPTI_ISA == 3
-#define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    if (n >= 16)
-        _mm512_storeu_ps(x, a);
-    else
-        _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
-{
-    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
-}
+#define GCKPTI_MASK(n)               ((__mmask16)((1u << (n)) - 1u))
+#define GCKPTI_MASKED_LOAD(x, n)     _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x)
+#define GCKPTI_MASKED_STORE(x, a, n) _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a)
+#define GCKPTI_MASKED_BLEND(b, a, n) _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a)
 GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
@@ -80,32 +68,39 @@ GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
-#undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    if (n >= 8)
-        _mm256_storeu_ps(x, a);
-    else
-        _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
-{
-    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
-}
+#define GCKPTI_MASKED_LOAD(x, n)     _mm256_maskload_ps(x, GCKPTI_MASK(n))
+#define GCKPTI_MASKED_STORE(x, a, n) _mm256_maskstore_ps(x, GCKPTI_MASK(n), a)
+#define GCKPTI_MASKED_BLEND(b, a, n) _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)))
 GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
 GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+#endif
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    return n >= W ? GCKPTI_MM(loadu_ps)(x) : GCKPTI_MASKED_LOAD(x, n);
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    if (n >= W)
+        GCKPTI_MM(storeu_ps)(x, a);
+    else
+        GCKPTI_MASKED_STORE(x, a, n);
+}
+GCKPTI_ALWAYS FLOATS V(blend_n)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= W ? a : GCKPTI_MASKED_BLEND(b, a, n);
+}
 #undef GCKPTI_MASK
+#undef GCKPTI_MASKED_LOAD
+#undef GCKPTI_MASKED_STORE
+#undef GCKPTI_MASKED_BLEND
 #else
 GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
@@ -173,15 +168,11 @@ GCKPTI_ALWAYS FLOATS V(if_equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 /* Converts to doubles at y, not as a return value: that can be wider than any vector register. */
 GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
 {
-    for (int i = 0; i < W; i++)
-        (*y)[i] = (double)x[i];
+    *y = __builtin_convertvector(x, GCKPTI_DOUBLES);
 }
 GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
 {
-    FLOATS y = V(set1)(0.0f);
-    for (int i = 0; i < W; i++)
-        y[i] = (float)(*x)[i];
-    return y;
+    return __builtin_convertvector(*x, FLOATS);
 }
 #endif
 GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }

@@ -87,30 +87,21 @@ GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, int64_
 }
 
 /* ---- dot products of words of such elements ---- */
-/* Adds the 2 terms of each word of b, lowest bits first, to sum. */
-GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, const float *x, FLOATS sum)
-{
-    const INTS word = V(bits)(words);
-    GCKPTI_UNROLL
-    for (unsigned k = 0; k < 2; k++) {
-        FLOATS y = V(floats)(k ? word & 0xffff0000u : word << 16);
-        if (storage == GCKPT_STORAGE_F16)
-            y = V(low_half)(word >> (16 * k));
-        sum = V(fma)(V(set1)(x[k]), y, sum);
-    }
-    return sum;
-}
-
-/* Adds the terms of 4 words of `vectors` vectors of columns; word q of vector i is
- * words[4 * i + q]. Does nothing for floats. */
+/* Adds the 8 terms of 4 words, lowest bits first, of `vectors` vectors of columns; word q of vector
+ * i is words[4 * i + q]. Does nothing for floats. */
 GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const float *x,
                                 FLOATS *sum)
 {
     GCKPTI_UNROLL
-    for (int q = 0; q < 4 && storage != GCKPT_STORAGE_F32; q++) {
+    for (unsigned k = 0; k < 8 && storage != GCKPT_STORAGE_F32; k++) {
         GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++)
-            sum[i] = V(word_terms)(storage, words[4 * i + q], x + 2 * q, sum[i]);
+        for (int i = 0; i < vectors; i++) {
+            const INTS word = V(bits)(words[4 * i + (int)k / 2]);
+            FLOATS y = V(floats)(k % 2 ? word & 0xffff0000u : word << 16);
+            if (storage == GCKPT_STORAGE_F16)
+                y = V(low_half)(word >> (16 * (k % 2)));
+            sum[i] = V(fma)(V(set1)(x[k]), y, sum[i]);
+        }
     }
 }
 #endif

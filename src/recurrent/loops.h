@@ -14,9 +14,12 @@ GCKPTI_INLINED void V(gate_store)(float *x, int gate, const gckpti_cell *s, int6
 GCKPTI_INLINED void V(gates_save)(const gckpti_cell *s, int64_t j, FLOATS a, FLOATS b, FLOATS c,
                                   FLOATS d)
 {
-    const FLOATS v[4] = { a, b, c, d };
-    for (int k = 0; k < 4 && s->saved; k++)
-        V(gate_store)(s->saved, k, s, j, v[k]);
+    if (!s->saved)
+        return;
+    V(gate_store)(s->saved, 0, s, j, a);
+    V(gate_store)(s->saved, 1, s, j, b);
+    V(gate_store)(s->saved, 2, s, j, c);
+    V(gate_store)(s->saved, 3, s, j, d);
 }
 
 /* Functions _at compute units j..j+W-1 of a row. */
@@ -70,26 +73,23 @@ GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j
     return x * deriv;
 }
 
-GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
-{
-    FLOATS r = V(gate)(s->saved, 0, s, j), z = V(gate)(s->saved, 1, s, j);
-    FLOATS new_gate = V(gate)(s->saved, 2, s, j), a = V(gate)(s->saved, 3, s, j);
-    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j), d;
-    d = V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
-    V(gate_backward)(s, 0, j, d * a, V(sigmoid_deriv)(r));
-    V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
-    V(gate_store)(s->da, 2, s, j, d * r);
-    V(gate_store)(s->d[0], 0, s, j, g * z);
-}
-
-/* Then da_r is replaced by the gradient of r h, which reset_gate_grads reads. */
-GCKPTI_INLINED void V(new_gate_grads_at)(const gckpti_cell *s, int64_t j)
+/* Computes the gradients of gates n and z; returns that of n's pre-activation. After it, in
+ * gru_reset_before, da_r is replaced by the gradient of r h, which reset_gate_grads reads. */
+GCKPTI_INLINED FLOATS V(new_gate_grads_at)(const gckpti_cell *s, int64_t j)
 {
     FLOATS z = V(gate)(s->saved, 1, s, j), new_gate = V(gate)(s->saved, 2, s, j);
-    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j);
-    V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
+    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j), d;
+    d = V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
     V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
     V(gate_store)(s->d[0], 0, s, j, g * z);
+    return d;
+}
+
+GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS r = V(gate)(s->saved, 0, s, j), d = V(new_gate_grads_at)(s, j);
+    V(gate_backward)(s, 0, j, d * V(gate)(s->saved, 3, s, j), V(sigmoid_deriv)(r));
+    V(gate_store)(s->da, 2, s, j, d * r);
 }
 
 GCKPTI_INLINED void V(reset_gate_grads_at)(const gckpti_cell *s, int64_t j)

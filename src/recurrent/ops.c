@@ -133,19 +133,18 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 }
 
 /* Computes chains of an item; kernels read panels of b in place, from a column and a term on. */
-static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t, int64_t column,
+static void gckpti_cells_product(const gckpti_sequence *s, gckpti_product *t, int64_t column,
                                  int64_t term)
 {
 #if GCKPTI_HAS_FAST
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    for (int64_t j = 0, n, at; s->fast && j < t->n; j += n) {
-        gckpti_product u = *t;
-        at = (column + j) % GCKPTI_PANEL, n = gckpti_min(t->n - j, GCKPTI_PANEL - at);
-        const gckpti_c_block all = { 0, t->m, 0, n, 0, 0 };
-        u.b = gckpti_matrix(s->panels + (column + j - at) * s->terms + term * GCKPTI_PANEL + at, 1,
-                            GCKPTI_PANEL);
-        u.c += j, u.n = n, u.initial = t->initial ? t->initial + j : NULL;
-        gckpti_kernels_of(s->call)->product_block(&u, &all, pack, GCKPTI_STACK_FLOATS);
+    for (int64_t end = column + t->n, at; s->fast && column < end; column += t->n) {
+        at = column % GCKPTI_PANEL, t->n = gckpti_min(end - column, GCKPTI_PANEL - at);
+        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+        t->b.f32 = s->panels + (column - at) * s->terms + term * GCKPTI_PANEL + at;
+        t->b.stride = 1, t->b.k_stride = GCKPTI_PANEL;
+        gckpti_kernels_of(s->call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
+        t->c += t->n, t->initial += t->initial ? t->n : 0;
     }
     if (s->fast)
         return;
@@ -209,17 +208,16 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
         for (int c = 0; c < 2 && s->initial[c]; c++)
             memcpy(state + r * s->state + c * n, s->initial[c]->data + (first + r) * n,
                    (size_t)n * sizeof(float));
-    for (int64_t k = 0; k < longest * (1 + s->before); k++) {
-        const int64_t t = k / (1 + s->before), part = k % (1 + s->before);
+    gckpti_cell cell;
+    memset(&cell, 0, sizeof cell);
+    cell.units = n;
+    for (int64_t t = 0, part = 0; t < longest; t += part == s->before, part = part < s->before) {
         gckpti_cells_forward(s, (int)part, s->p->data + (first * s->steps + t) * s->gates, m, state,
                              a);
         for (int64_t r = 0; r < m; r++) {
             const int64_t step = (first + r) * s->steps + t;
-            gckpti_cell cell;
             if (t >= gckpti_sequence_length(s, first + r))
                 continue;
-            memset(&cell, 0, sizeof cell);
-            cell.units = n;
             cell.p = s->p->data + step * s->gates, cell.a = a + r * s->gates;
             cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
             cell.saved = saved ? saved + step * 4 * n : NULL;
@@ -257,7 +255,7 @@ static void gckpti_cell_backward(const gckpti_sequence *s, int part, int64_t at,
     cell.g = s->call->grad_out + step * s->state;
     cell.out = s->call->out + step * s->state;
     cell.h = gckpti_sequence_previous(s, 0, b, t);
-    cell.c = gckpti_sequence_previous(s, 1, b, t);
+    cell.c = s->state > n ? gckpti_sequence_previous(s, 1, b, t) : NULL; /* lstm */
     cell.saved = (float *)s->call->saved + step * 4 * n;
     cell.d[0] = s->d + at * s->state, cell.d[1] = cell.d[0] + n;
     cell.da = s->da + here * s->gates;
@@ -313,9 +311,13 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
     const int64_t row = s->backward ? 1 : s->gates, column = s->backward ? s->gates : 1;
     float *panel = s->panels + at * s->terms;
     (void)worker;
-    for (int64_t k = 0; k < s->terms; k++)
-        for (int64_t j = 0; j < n; j++)
-            panel[k * GCKPTI_PANEL + j] = s->wh->data[k * row + (at + j) * column];
+    for (int64_t k = 0; k < s->terms; k++, panel += GCKPTI_PANEL) {
+        const float *from = s->wh->data + k * row + at * column;
+        if (column == 1)
+            memcpy(panel, from, (size_t)n * sizeof *panel);
+        for (int64_t j = 0; column != 1 && j < n; j++, from += column)
+            panel[j] = *from;
+    }
 }
 
 /* Adds the gradients of a block's rows to dwh and dbias. */
