@@ -105,7 +105,6 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
                               copies.entry[i].bytes);
 }
 
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -4,16 +4,18 @@ void destroy_capture(Device *d, Capture *r)
     if (r->graph) {
         wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+        d->graphs--;
     }
     memset(r, 0, sizeof *r);
 }
 
+/* Destroys the captures of `owner`, or all if it is NULL. */
 void discard_captures(void *context, const void *owner)
 {
     DeviceLock d(context);
-    for (int i = 0; i < CAPTURES; i++)
-        if (d->captures[i].owner == owner)
-            destroy_capture(d, &d->captures[i]);
+    for (Capture &r : d->captures)
+        if (!owner || r.owner == owner)
+            destroy_capture(d, &r);
 }
 
 /* Returns the capture of this micro-batch, or else a free entry, or else replaces the oldest. */
@@ -74,8 +76,8 @@ int replay(void *context, const gckpt_step_params *m)
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
-        return 0;
-    d->lock.lock();
+        return cudaGetLastError(), 0;
+    locks[d->number].lock();
     d->capture = r;
     d->capture_failed = 0;
     return 0;
@@ -92,13 +94,13 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
+    d->graphs += r->graph != NULL;
     if (!d->capture_failed) /* uploads now: a launch that lacks the memory for it would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
-    cudaGetLastError();
     d->capture = NULL;
-    d->lock.unlock();
+    locks[d->number].unlock();
     if (d->capture_failed) {
         destroy_capture(d, r);
         return 0;
