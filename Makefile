@@ -38,12 +38,12 @@ DEPENDS = -MMD -MP -MT $@ -MF $@.d
 MPICC = mpicc
 # The CUDA backend is compiled by nvcc and linked with -lcudart -lstdc++. Its tests need only a C++ compiler.
 NVCC = nvcc
-# Compute capabilities to compile for, if nvcc knows them (CUDA_ARCHS), and PTX of the last one, which a newer device
-# compiles at its first run (about a minute).
-CUDA_WANTED = 80 90 100
+# Compute capabilities to compile for, if nvcc knows them (CUDA_ARCHS), and PTX of the first one, which any other device
+# compiles at its first run. That takes minutes.
+CUDA_WANTED = 80 90 100 120
 CUDA_ARCHS = $(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=compute_%),$(shell $(NVCC) --list-gpu-arch)))
 CUDA_CODE = $(foreach a,$(or $(CUDA_ARCHS),$(error nvcc knows none of $(CUDA_WANTED): choose with CUDA_ARCHS=..)),-gencode arch=compute_$(a),code=sm_$(a)) \
-    -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+    -gencode arch=compute_$(firstword $(CUDA_ARCHS)),code=compute_$(firstword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.

@@ -14,16 +14,26 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 599
+ *     >>device    streams, memory, errors, launching, captures                                 627
  *     >>common    fill, add, convert, update, dequantise                                       627
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3389
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1335
- *     >>backend   which kernels there are, the self-test, the table                            302
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1347
+ *     >>backend   which kernels there are, the self-test, the table                            312
  */
+#ifdef _MSC_VER
+#error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
+#endif
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
-#define LAUNCH(kernel, grid, block, shared, stream, ...) \
-    kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+/* Launches a kernel and returns this launch's own error, unlike <<< >>> and cudaGetLastError. */
+template <class... P, class... A>
+cudaError_t gckpti_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                          cudaStream_t stream, const A &...a)
+{
+    const cudaLaunchConfig_t config = { grid, block, shared, stream, NULL, 0 };
+    return cudaLaunchKernelEx(&config, kernel, a...);
+}
+#define LAUNCH                     gckpti_launch
 #define SHARED(type, name, dims)   __shared__ type name dims
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #pragma nv_diag_suppress 1675, 177
@@ -105,30 +115,32 @@ struct Queue {
     int pending;                 /* nonzero: launches since a join of all */
 };
 
-/* A device. Calls of all threads and executors are serialised into one stream. */
+/* A device. Calls of all threads and executors are serialised by locks[number] into one stream. */
 struct Device {
     int number, ready;
-    std::recursive_mutex lock;
     cudaStream_t main, feeds; /* computation; copies to the device */
     cudaStream_t stream;      /* current stream: main or comm.stream */
     Queue offload, graph, comm; /* offloads; offloads in captures; communication */
     Queue overlap;                /* products that overlap with later kernels */
     cudaEvent_t fork_event;       /* start of an overlapped launch */
     int busy;                   /* nonzero: kernels were launched since the last synchronisation */
-    char problem[TEXT];         /* the first error */
+    long blocks;                /* allocated blocks, of device and of pinned memory */
+    char problem[TEXT];         /* the first error of the executors that have these blocks */
     StepParamSet now, *params;      /* `params` gets a copy of `now` */
     Slot slots[SLOTS];
-    char *pinned, *staged;
+    char *pinned, *staged;      /* memory of the slots; NULL before the first block */
     /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
      * has a separate capture. capture is the one in progress, or NULL. */
     std::map<std::tuple<const void *, int64_t, bool>, Capture> captures;
     Capture *capture;
     int capture_failed;                             /* the capture in progress failed */
     int ids[LOSSES], losses; /* of the losses of params->at[2], ..: op ids, number */
-    int slot; /* the next one */
+    int slot;                /* the next one */
+    int graphs;              /* number of captures that have a graph */
     gckpt_backend backend;
 };
 Device devices[16];
+std::recursive_mutex locks[16];
 thread_local bool on_comm[16]; /* on_comm[i]: this thread's calls go to device i's queue comm */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
@@ -168,9 +180,12 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* Keeps the first error. In a capture, an error only ends it: the micro-batch then just runs. */
+/* Keeps the first error. In a capture, an error only ends it: the micro-batch then just runs. Only
+ * errors of this file are cleared, not those of the program's own calls. */
 void check(Device *d, cudaError_t error, const char *what)
 {
+    if (error != cudaSuccess)
+        cudaGetLastError();
     if (error != cudaSuccess && d->capture)
         d->capture_failed = 1;
     else if (error != cudaSuccess && !d->problem[0])
@@ -194,6 +209,7 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 }
 
 void launch_pending(Device *d); /* common/update.cu */
+void discard_captures(void *context, const void *owner); /* device/replay.cu */
 
 /* Each function of the backend holds this lock: one thread at a time, with this device as CUDA's
  * current one. The device stays current, since restoring another would create a context there.
@@ -202,14 +218,15 @@ struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
     {
-        d->lock.lock();
-        cudaSetDevice(d->number), cudaGetLastError();
+        locks[d->number].lock();
+        if (cudaSetDevice(d->number) != cudaSuccess)
+            cudaGetLastError();
         d->stream = d->main;
         if (!keep_pending)
             launch_pending(d);
         d->stream = on_comm[d->number] ? d->comm.stream : d->main;
     }
-    ~DeviceLock() { d->lock.unlock(); }
+    ~DeviceLock() { locks[d->number].unlock(); }
     operator Device *() const { return d; }
     Device *operator->() const { return d; }
 };
@@ -235,8 +252,8 @@ void launch(Device *d, dim3 grid, dim3 block, int shared, const A &...a)
                      cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           shared),
                      name_of<KERNEL>());
-    LAUNCH(KERNEL, grid, block, (size_t)shared, d->stream, a...);
-    check_kernel(d, cudaGetLastError(), name_of<KERNEL>());
+    check_kernel(d, LAUNCH(KERNEL, grid, block, (size_t)shared, d->stream, a...),
+                 name_of<KERNEL>());
     d->busy = 1;
 }
 
@@ -373,7 +390,19 @@ void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, 
 /* ---- memory ---- */
 thread_local char memory_text[TEXT + 2]; /* why this thread's last allocation failed */
 
-/* Allocates device memory that is aligned to at least 256 bytes. */
+/* Allocates the slots' memory, if there is none, and a block of the device. */
+cudaError_t take_block(Device *d, size_t bytes, void **block)
+{
+    cudaError_t error = cudaSuccess;
+    if (!d->pinned)
+        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess && !d->staged)
+        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
+    return error != cudaSuccess ? error : cudaMalloc(block, bytes ? bytes : 1);
+}
+
+/* Allocates device memory that is aligned to at least 256 bytes. Captures give theirs back first.
+ * An error ends with the blocks of the executors that had it. */
 void *allocate(void *context, size_t bytes, size_t)
 {
     DeviceLock d(context);
@@ -382,9 +411,15 @@ void *allocate(void *context, size_t bytes, size_t)
     memory_text[0] = 0;
     if (reject_capture(d))
         return NULL;
-    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (!d->blocks)
+        d->problem[0] = 0;
+    cudaError_t error = take_block(d, bytes, &p);
+    if (error == cudaErrorMemoryAllocation && d->graphs) {
+        discard_captures(context, NULL);
+        error = take_block(d, bytes, &p);
+    }
     if (error == cudaSuccess)
-        return p;
+        return d->blocks++, p;
     cudaGetLastError();
     if (error != cudaErrorMemoryAllocation) {
         check(d, error, "cudaMalloc");
@@ -446,6 +481,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     DeviceLock d(context);
     wait_all(d, "release");
     check(d, FREE(memory), "release");
+    d->blocks -= memory != NULL;
 }
 
 /* The backend's copy_in, through slots. The host waits only for a slot that is still read. */
@@ -507,7 +543,7 @@ void *host_get(void *context, size_t bytes)
     memory_text[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
     if (error == cudaSuccess)
-        return p;
+        return d->blocks++, p;
     cudaGetLastError();
     snprintf(memory_text, sizeof memory_text,
              ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
@@ -557,15 +593,17 @@ void destroy_capture(Device *d, Capture *r)
     if (r->graph) {
         wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+        d->graphs--;
     }
     *r = Capture();
 }
 
+/* Destroys the captures of `owner`, or all if it is NULL. */
 void discard_captures(void *context, const void *owner)
 {
     DeviceLock d(context);
     for (auto at = d->captures.begin(); at != d->captures.end();) {
-        const bool discards = std::get<0>(at->first) == owner;
+        const bool discards = !owner || std::get<0>(at->first) == owner;
         if (discards)
             destroy_capture(d, &at->second);
         at = discards ? d->captures.erase(at) : std::next(at);
@@ -619,8 +657,8 @@ int replay(void *context, const gckpt_step_params *m)
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
-        return 0;
-    d->lock.lock();
+        return cudaGetLastError(), 0;
+    locks[d->number].lock();
     d->capture = r;
     d->capture_failed = 0;
     return 0;
@@ -637,13 +675,13 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
+    d->graphs += r->graph != NULL;
     if (!d->capture_failed) /* uploads now: a launch that lacks the memory for it would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
-    cudaGetLastError();
     d->capture = NULL;
-    d->lock.unlock();
+    locks[d->number].unlock();
     if (d->capture_failed) {
         destroy_capture(d, r);
         return 0;
@@ -4909,9 +4947,9 @@ template <FusedOp op> __device__ inline float fused_value(float v, float other)
     return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
-/* Writes a tile of bf16 in runs of 8, four runs at once if all elements exist (WHOLE). The tile of
- * `other` follows it in shared memory. */
-template <int size, bool WHOLE, FusedOp op>
+/* Writes a tile of bf16 in runs of 8, four runs at once if all elements exist (WHOLE). STAGED: the
+ * tile of `other` follows it in shared memory. */
+template <int size, bool STAGED, bool WHOLE, FusedOp op>
 __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
     enum { CHUNKS = size / 8, STEP = 128 / CHUNKS, ONCE = WHOLE ? 4 : 1 };
@@ -4929,8 +4967,15 @@ __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint
         UNROLLED(q, ONCE) {
             const int at = Swizzled<size>::at(k + q * STEP, chunk);
             vec[q] = load<4>((const uint32_t *)(const void *)(tile + at));
-            if (op > GELU)
+            if (op > GELU && STAGED)
                 other[q] = load<4>((const uint32_t *)(const void *)(tile + size * size + at));
+            if (op > GELU && !STAGED) {
+                const Matrix<uint16_t> &m = p.fusion.other;
+                float u[8];
+                read_vec<8>(Values{ NULL, m.x }, (i0 + k + q * STEP) * m.stride + j, left,
+                            m.aligned, u);
+                UNROLLED(e, 4) other[q].v[e] = bf16_pair(u[2 * e], u[2 * e + 1]);
+            }
         }
         if (p.c.bf16 != p.fusion.out)
             UNROLLED(q, ONCE) put(p.c.bf16, k + q * STEP, vec[q]);
@@ -4948,29 +4993,29 @@ __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint
     }
 }
 
-template <int size, bool WHOLE>
+template <int size, bool STAGED, bool WHOLE>
 __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
     switch (p.fusion.op) {
-    case NO_OP: return mma_write<size, WHOLE, NO_OP>(p, i0, j0, tile);
-    case GELU: return mma_write<size, WHOLE, GELU>(p, i0, j0, tile);
-    case GELU_GRAD: return mma_write<size, WHOLE, GELU_GRAD>(p, i0, j0, tile);
-    default: return mma_write<size, WHOLE, PLUS>(p, i0, j0, tile);
+    case NO_OP: return mma_write<size, STAGED, WHOLE, NO_OP>(p, i0, j0, tile);
+    case GELU: return mma_write<size, STAGED, WHOLE, GELU>(p, i0, j0, tile);
+    case GELU_GRAD: return mma_write<size, STAGED, WHOLE, GELU_GRAD>(p, i0, j0, tile);
+    default: return mma_write<size, STAGED, WHOLE, PLUS>(p, i0, j0, tile);
     }
 }
 
-/* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. */
-template <int size, Epilogue epilogue, int DOWN, int ACROSS>
+/* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. STAGED: that
+ * has space for two tiles of c. */
+template <int size, bool STAGED, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
                                     uint16_t *tiles)
 {
-    static_assert(size <= STAGES * BK, "room for two tiles of c");
     const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
     const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
                whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
     if (writes_bf16) {
         __syncthreads(); /* all operands have been read */
-        if (p.fusion.op > GELU)
+        if (p.fusion.op > GELU && STAGED)
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);
     }
@@ -4992,9 +5037,9 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         gckpti_cp_async_wait<0>();
         __syncthreads();
         if (whole && p.c_row % 8 == 0)
-            mma_write_fused<size, true>(p, at.i0, at.j0, tiles);
+            mma_write_fused<size, STAGED, true>(p, at.i0, at.j0, tiles);
         else
-            mma_write_fused<size, false>(p, at.i0, at.j0, tiles);
+            mma_write_fused<size, STAGED, false>(p, at.i0, at.j0, tiles);
     } else if (epilogue != ROW_STATS) {
         UNROLLED(y, 2 * DOWN) {
             float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
@@ -5067,10 +5112,10 @@ template <int DOWN, int ACROSS> struct Fragments {
     }
 };
 
-/* Adds all terms to c. Tiles of BK terms are copied STAGES - 1 ahead; while 16 terms are
+/* Adds all terms to c. Tiles of BK terms are copied STEPS - 1 ahead; while 16 terms are
  * multiplied, the next 16 are read from shared memory. WHOLE: all tiles are complete, and the loop
  * is short, as instructions that it skips would have to come from the L2 again. */
-template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
+template <int STEPS, bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
 __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
 {
@@ -5080,7 +5125,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
-        uint16_t *to = tiles + step % STAGES * 2 * TILE;
+        uint16_t *to = tiles + step % STEPS * 2 * TILE;
         if (step < steps) {
             stage_terms<WHOLE, size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
             stage_terms<WHOLE, size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
@@ -5088,20 +5133,20 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
         gckpti_cp_async_commit();
     };
     const auto wait_tile = [&](int step) { /* first terms, once all copies are done */
-        const uint16_t *from = tiles + step % STAGES * 2 * TILE;
-        gckpti_cp_async_wait<STAGES - 2>();
+        const uint16_t *from = tiles + step % STEPS * 2 * TILE;
+        gckpti_cp_async_wait<STEPS - 2>();
         __syncthreads();
         first.load(read_a, read_b, from, from + TILE, 0);
         return from;
     };
 #pragma unroll 1
-    for (int s = 0; s < STAGES - 1; s++)
+    for (int s = 0; s < STEPS - 1; s++)
         issue(s);
     const uint16_t *now = wait_tile(0);
 #pragma unroll 1
     for (int s = 0; s < whole_steps; s++) {
         second.load(read_a, read_b, now, now + TILE, 16);
-        issue(s + STAGES - 1);
+        issue(s + STEPS - 1);
         first.multiply(c);
         now = wait_tile(s + 1);
         second.multiply(c);
@@ -5117,8 +5162,8 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
 /* A block of four warps computes size x size elements, each warp a quarter. 16 terms are one mma:
  * an element's sum is a chain of these groups, in order, in one register, for any tile. 128 x 128
  * takes 64 KiB, two blocks per SM; if that leaves SMs idle, tiles are 64 x 64. Adjacent blocks read
- * the same rows of a, which stay in the L2. */
-template <int size, int a_along, int b_along, Epilogue epilogue>
+ * the same rows of a, which stay in the L2. STEPS: stages in shared memory. */
+template <int size, int STEPS, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
@@ -5129,19 +5174,24 @@ __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     const bool whole = at.i0 + size <= p.m && at.j0 + size <= p.n;
     mma_start(p, whole && p.aligned, at.i, at.j, c);
     if (whole && p.a.aligned && p.b.aligned && p.k % BK == 0)
-        mma_terms<true, size, a_along, b_along>(p, at, tiles, c);
+        mma_terms<STEPS, true, size, a_along, b_along>(p, at, tiles, c);
     else
-        mma_terms<false, size, a_along, b_along>(p, at, tiles, c);
-    mma_epilogue<size, epilogue>(p, c, tiles);
+        mma_terms<STEPS, false, size, a_along, b_along>(p, at, tiles, c);
+    mma_epilogue<size, size <= STEPS * BK, epilogue>(p, c, tiles);
 }
 
+/* An SM with 100 KiB (sm_86, sm_89, sm_120) holds two blocks of 128 x 128 with 3 stages. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
+    enum { STAGE_BYTES = 2 * size * BK * (int)sizeof(uint16_t), LESS = size == 128 ? 3 : STAGES };
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
-    run<mma_product_kernel<size, a_along, b_along, epilogue>>(call, dim3((unsigned)blocks),
-                128, bytes, p);
+    if (attribute_of(call, cudaDevAttrMaxSharedMemoryPerMultiprocessor) < 2 * STAGES * STAGE_BYTES)
+        run<mma_product_kernel<size, LESS, a_along, b_along, epilogue>>(
+            call, dim3((unsigned)blocks), 128, LESS * STAGE_BYTES, p);
+    else
+        run<mma_product_kernel<size, STAGES, a_along, b_along, epilogue>>(
+            call, dim3((unsigned)blocks), 128, STAGES * STAGE_BYTES, p);
 }
 
 /* Returns the number of size x size tiles on the busiest processor. */
@@ -6152,8 +6202,8 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
         *broken = 7;
 }
 
-/* Runs self_test_kernel. If it fails, writes the error to `text`, which has TEXT bytes. */
-void self_test(Device *d, char *text)
+/* Runs self_test_kernel, whose result goes to params for a moment. */
+void self_test(Device *d)
 {
     static const char *const wrong[] = { "",
                                          "subnormals are flushed to zero",
@@ -6163,21 +6213,14 @@ void self_test(Device *d, char *text)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "products of bf16 plans do not flush to zero" };
-    int broken = -1, *result = NULL;
-    cudaError_t error = cudaMalloc(&result, sizeof *result);
-    if (error == cudaSuccess) {
-        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, result);
-        error = cudaGetLastError();
-    }
-    if (error == cudaSuccess)
-        error = cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(d->stream);
-    cudaFree(result);
-    if (error != cudaSuccess)
-        format_error(text, d->number, error, "self-test");
-    else if (broken)
-        snprintf(text, TEXT,
+    int broken = -1, *result = (int *)(void *)d->params;
+    launch<self_test_kernel>(d, 1, 1, 0, 1.000244140625f, 1.00048828125f, result);
+    check(d, cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
+          "self-test");
+    check(d, cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream), "self-test");
+    wait_all(d, "self-test");
+    if (broken && !d->problem[0])
+        snprintf(d->problem, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
                  "without -use_fast_math",
                  d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);
@@ -6215,14 +6258,8 @@ void device_close(Device *d)
     each_stream(d, [](cudaStream_t *s) {
         if (*s)
             cudaStreamDestroy(*s);
-        *s = NULL;
     });
-    memset(d->slots, 0, sizeof d->slots);
-    d->offload = d->graph = d->comm = d->overlap = Queue();
-    d->pinned = d->staged = NULL;
-    d->params = NULL;
-    d->fork_event = NULL;
-    d->ready = 0;
+    memset(d, 0, sizeof *d);
 }
 
 /* Closes all devices when the program exits; memory of executors that still exist ends then. */
@@ -6233,31 +6270,34 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Creates streams, slots and step parameters. After an error, the caller calls device_close. */
-cudaError_t device_open(Device *d, int number)
+/* Warns if this program has no machine code for the device, so that CUDA compiles its PTX. */
+void warn_of_ptx(int number)
+{
+    cudaDeviceProp p = {};
+    cudaGetDeviceProperties(&p, number);
+    for (int arch : { __CUDA_ARCH_LIST__ }) /* 900: compute capability 9.0 */
+        if (arch / 100 == p.major && arch / 10 % 10 <= p.minor)
+            return;
+    fprintf(stderr, "CUDA device %d: compiling PTX takes minutes; nvcc -arch=native avoids it\n",
+            number);
+}
+
+/* Creates streams, events and step parameters. After an error, the caller calls device_close. */
+void device_open(Device *d, int number)
 {
     d->number = number;
-    cudaError_t error = cudaSetDevice(number);
+    check(d, cudaSetDevice(number), "cudaSetDevice");
+    if (d->problem[0])
+        return;
     /* cudaStreamNonBlocking: no stream waits for the program's default stream */
-    each_stream(d, [&error](cudaStream_t *s) {
-        if (error == cudaSuccess)
-            error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    each_stream(d, [d](cudaStream_t *s) {
+        check(d, cudaStreamCreateWithFlags(s, cudaStreamNonBlocking), "making streams");
     });
     d->stream = d->main;
-    each_event(d, [&error](cudaEvent_t *e) {
-        if (error == cudaSuccess)
-            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    each_event(d, [d](cudaEvent_t *e) {
+        check(d, cudaEventCreateWithFlags(e, cudaEventDisableTiming), "making events");
     });
-    if (error == cudaSuccess)
-        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&d->params, sizeof *d->params);
-    if (error == cudaSuccess)
-        error = cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream);
-    memset(&d->now, 0, sizeof d->now);
-    return error;
+    check(d, cudaMalloc(&d->params, sizeof *d->params), "cudaMalloc");
 }
 
 } // namespace
@@ -6271,30 +6311,36 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     const char *ignored;
     *(error ? error : &ignored) = problem;
     problem[0] = 0;
-    cudaError_t result = cudaGetDeviceCount(&count);
+    if (device >= 0 && device < most && devices[device].ready)
+        return &devices[device].backend;
+    cudaError_t result = cudaPeekAtLastError();
+    if (result != cudaSuccess) {
+        snprintf(problem, sizeof problem,
+                 "CUDA device %d: this program's error %s is pending: clear it (cudaGetLastError)",
+                 device, cudaGetErrorName(result));
+        return NULL;
+    }
+    result = cudaGetDeviceCount(&count);
     if (result != cudaSuccess) {
         format_error(problem, device, result, "looking for devices");
         cudaGetLastError();
         return NULL;
     }
     if (device < 0 || device >= count || device >= most) {
-        snprintf(problem, sizeof problem, "CUDA device %d: this machine has %d, numbered from 0%s",
-                 device, count, device >= most ? ", of which 16 can be used" : "");
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, numbered from 0", device,
+                 count < most ? count : most);
         return NULL;
     }
     Device *d = &devices[device];
-    if (d->ready)
-        return &d->backend;
-    result = device_open(d, device);
-    if (result != cudaSuccess)
-        format_error(problem, device, result, "making streams and buffers");
-    else
-        self_test(d, problem);
-    if (problem[0])
+    device_open(d, device);
+    if (!d->problem[0])
+        warn_of_ptx(device), self_test(d);
+    if (d->problem[0]) {
+        memcpy(problem, d->problem, sizeof problem);
         device_close(d);
-    cudaGetLastError();
-    if (problem[0])
+        cudaGetLastError();
         return NULL;
+    }
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
@@ -6304,4 +6350,18 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                    use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
+}
+
+extern "C" const char *gckpt_cuda_memory(int device, size_t *left, size_t *total)
+{
+    const char *error;
+    const gckpt_backend *b = gckpt_cuda_backend(device, &error);
+    *left = *total = 0;
+    if (!b)
+        return error;
+    DeviceLock d(b->context);
+    check(d, cudaMemGetInfo(left, total), "cudaMemGetInfo");
+    const size_t slots = d->staged ? 0 : (size_t)SLOTS * SLOT_BYTES;
+    *left -= *left < slots ? *left : slots;
+    return d->problem[0] ? d->problem : NULL;
 }

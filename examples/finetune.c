@@ -271,7 +271,7 @@ static const char *const groups[] = {
     "steps epochs batch no-shuffle optimiser lr min-lr warmup weight-decay beta1 beta2 clip dropout seed "
     "eval-every eval-iters patience",
     "Memory and speed, without changing results",
-    "budget micro-batch checkpoint threads device",
+    "budget micro-batch checkpoint threads device offload-state",
     "Memory and speed, changing results",
     "bf16",
     "Ledger, by which others check the training",
@@ -279,7 +279,7 @@ static const char *const groups[] = {
     "Sampling",
     "interactive system generate sample prompt samples temperature top-k top-p",
     "Reports",
-    "will-it-fit eval accuracy plan timeline memory-svg json log help",
+    "will-it-fit eval accuracy plan timeline memory-svg json log peak-tflops help",
     NULL
 };
 /* fixed: options that determine the trained parameters, so that --resume refuses to change them;
@@ -3066,7 +3066,7 @@ int main(int argc, char **argv)
     if (status == 0)
         status = check_rates();
     if (status == 0)
-        status = session_device(lm.device, &run.first.device);
+        status = lm_open_device(&run.first);
     if (status == 0)
         status = check_outputs();
     if (status == 0)

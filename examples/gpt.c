@@ -117,14 +117,14 @@ static const char *const groups[] = {
     "Model", "layers heads dim context vocabulary tie dropout seed",
     "Steps", "steps batch optimiser lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
     "Memory and speed, without changing results",
-    "budget micro-batch checkpoint tune-seconds threads device",
+    "budget micro-batch checkpoint tune-seconds threads device offload-state",
     "Memory and speed, changing results", "bf16 bf16-fast virtual-ranks",
 #ifdef GPT_MPI
     "Processes", "shard timeout",
 #endif
     "Ledger, by which others check the training", "ledger ledger-every ledger-key audit audit-until",
     "Sampling", "sample prompt samples temperature top-k top-p",
-    "Reports", "summary plan profile frontier timeline help", NULL
+    "Reports", "summary plan profile frontier timeline peak-tflops help", NULL
 };
 
 /* fixed: options that determine the model; not_kept: options that files of a run do not store. */
@@ -862,7 +862,7 @@ static int begin(int argc, char **argv)
     if (status == 0)
         status = check_outputs();
     if (status == 0)
-        status = session_device(lm.device, &run.device);
+        status = lm_open_device(&run);
     if (status == 0)
         status = session_open(lm.json, &options, gckpt_store_step(run.store));
     if (status == 0 && !only_reports())

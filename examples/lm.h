@@ -18,10 +18,10 @@
 /* ---- options --------------------------------------------------------------------------------- */
 static struct {
     int64_t batch, micro_batch, steps, warmup, seed, threads, device, checkpoint, budget, bf16,
-        plan;
+        plan, offload_state;
     int64_t ledger_every, audit_until;
     int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, virtual_ranks;
-    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
+    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p, peak_tflops;
     const char *data, *validation, *save, *resume, *prompt, *json, *log, *timeline;
     const char *ledger, *ledger_key, *audit;
     gckpt_precision precision;
@@ -58,6 +58,12 @@ static const options_desc lm_options[] = {
     { "device", OPTIONS_CHOICE, &lm.device, "cpu", 0, 0, session_devices,
       "device for the computation: the processor, or the first CUDA device, which needs a "
       "program built by make build/NAME-cuda" },
+    { "offload-state", OPTIONS_FLAG, &lm.offload_state, NULL, 0, 0, NULL,
+      "keep the optimiser state in the host's memory, and copy it to the device and back in parts "
+      "at each update; needs --device cuda" },
+    { "peak-tflops", OPTIONS_REAL, &lm.peak_tflops, "0", 0, 1e9, NULL,
+      "peak rate of the processors or devices that train, together, in TFLOP/s of the products' "
+      "precision; reports and --log then have the MFU (model FLOPs utilisation)" },
     { "checkpoint", OPTIONS_CHOICE, &lm.checkpoint, "auto", 0, 0, lm_mode_names,
       "choice of the activations to recompute; auto recomputes none, or as few as --budget "
       "requires" },
@@ -96,8 +102,8 @@ static const options_desc lm_options[] = {
       "writes them to standard output and all other output to standard error" },
     { "log", OPTIONS_FILE, &lm.log, NULL, 0, 0, NULL,
       "write a CSV line for each step: its number, tokens, loss, learning rate, gradient norm, "
-      "validation loss (if evaluated), seconds, tokens per second; with --resume, continue the file "
-      "after the resumed step" },
+      "validation loss (if evaluated), seconds, tokens per second, and the MFU with --peak-tflops; "
+      "with --resume, continue the file after the resumed step" },
     OPTIONS_HELP(lm),
 };
 enum { LM_OPTIONS = sizeof lm_options / sizeof lm_options[0] };
@@ -143,6 +149,9 @@ static int lm_check_options(void)
     if (lm.save_every > 0 && lm.save == NULL && lm.audit == NULL)
         return session_fail(2, "--save-every %lld: needs --save as well",
                             (long long)lm.save_every);
+    if (lm.offload_state && lm.device == 0)
+        return session_fail(2, "--offload-state: needs --device cuda; the processor's state is in the "
+                               "host's memory already");
     if (lm.min_lr < 0 && lm.lr > 0)
         lm.min_lr = lm.lr;
     lm.virtual_ranks = lm.virtual_ranks > 0 ? lm.virtual_ranks : 1;
@@ -205,6 +214,7 @@ typedef struct {
     gckpt_tensor *loss;
     gckpt_fetch_spec logits;          /* the logits, which are fetched for sampling */
     int64_t T;                  /* length of the rows; 0 means lm_run.T */
+    double flops;               /* training: model FLOPs of a row; 0 without --peak-tflops */
     void *user;
 } lm_stage;
 
@@ -303,6 +313,7 @@ static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
     desc.ranks.virtual_ranks = (int)(purpose != LM_SAMPLING ? lm.virtual_ranks : 1);
     desc.threads = (int)lm.threads;
     desc.backend = r->device;
+    desc.offload.state = (int)lm.offload_state;
     desc.bf16.precision = lm.precision;
     if (purpose == LM_TRAINING)
         lm_optimiser_plan(&desc, lm.seed);
@@ -351,10 +362,79 @@ static void lm_try_training(lm_run *r, lm_stage *m, fit_build_fn build, tune_tim
     *error = timed->error;
 }
 
+static double lm_elements(const gckpt_shape *shape)
+{
+    double n = 1;
+    for (int i = 0; i < shape->n; i++)
+        n *= (double)shape->d[i];
+    return n;
+}
+
+/* Returns the FLOPs of a node's forward if it is a matrix product or attention, else 0: 2 for each
+ * multiply-add, in attention also for pairs of positions that the mask excludes. */
+static double lm_node_flops(const gckpt_graph *g, const gckpt_node *node)
+{
+    const char *op = node->op;
+    const int attends = strcmp(op, "attention") == 0 || strcmp(op, "masked_attention") == 0;
+    const int is_loss = strcmp(op, "linear_cross_entropy") == 0;
+    gckpt_node x, w;
+    if ((!attends && !is_loss && strcmp(op, "linear") != 0 && strcmp(op, "matmul") != 0 &&
+         strcmp(op, "broadcast_matmul") != 0) ||
+        gckpt_graph_node(g, node->input[0], &x) != GCKPT_OK ||
+        gckpt_graph_node(g, node->input[1], &w) != GCKPT_OK)
+        return 0;
+    const double last = (double)x.shape.d[x.shape.n - 1];
+    if (attends) /* q (B,T,C), k (B,S,..): scores and values */
+        return 4 * lm_elements(&x.shape) * (double)w.shape.d[1];
+    return is_loss ? 2 * lm_elements(&x.shape) * lm_elements(&w.shape) / last
+                   : 2 * lm_elements(&node->shape) * last;
+}
+
+/* Returns the FLOPs of a training step on the graph's rows that the model needs (Chowdhery 2022,
+ * appendix B): without recomputes, and of the backward's products those that gradients of trained
+ * parameters need. Returns 0 if there is no memory. */
+static double lm_model_flops(const gckpt_graph *g, const gckpt_store *store)
+{
+    const int n = gckpt_graph_size(g);
+    unsigned char *trained = (unsigned char *)calloc((size_t)n + 1, 1);
+    double sum = 0;
+    for (int id = 0; id < n && trained != NULL; id++) {
+        gckpt_node node;
+        gckpt_parameter p;
+        if (gckpt_graph_node(g, id, &node) != GCKPT_OK)
+            continue;
+        if (strcmp(node.op, "param") == 0) /* ids of inputs are smaller */
+            trained[id] = gckpt_store_peek(store, gckpt_store_find(store, node.name), &p) == GCKPT_OK && !p.frozen;
+        for (int i = 0; i < node.inputs && strcmp(node.op, "detach") != 0; i++)
+            trained[id] |= trained[node.input[i]];
+        const double flops = lm_node_flops(g, &node);
+        if (flops > 0)
+            sum += flops * (1 + trained[node.input[0]] + trained[node.input[1]]);
+    }
+    free(trained);
+    return sum;
+}
+
+/* Sets the stage's FLOPs. Builds its graph again if fit_plan has freed it. */
+static void lm_count_flops(lm_run *r, lm_stage *m, fit_build_fn build)
+{
+    const int64_t rows = gckpt_plan_describe(m->plan).rows;
+    gckpt_term terms[FIT_MAX_TERMS];
+    gckpt_graph *g = m->graph != NULL ? m->graph : gckpt_graph_new(r->store, NULL);
+    memset(terms, 0, sizeof terms);
+    if (g != m->graph)
+        build(g, rows, terms, m);
+    m->flops = lm_model_flops(g, r->store) / (double)rows;
+    if (g != m->graph)
+        gckpt_graph_free(g);
+}
+
 static int lm_plan_training(lm_run *r, lm_stage *m, fit_build_fn build, tune_timing *timed)
 {
     fit_error error;
     lm_try_training(r, m, build, timed, &error);
+    if (error.result == GCKPT_OK && lm.peak_tflops > 0)
+        lm_count_flops(r, m, build);
     if (error.result == GCKPT_OK)
         return lm_optimiser_rates(r->store) != 0
                    ? session_fail(1, "%s", gckpt_error_text(r->store))
@@ -413,6 +493,13 @@ static size_t lm_total_bytes(lm_run *r, size_t *arena)
     return gckpt_plan_bytes(p) - gckpt_plan_describe(p).arena + *arena;
 }
 
+/* Opens the device of --device. Returns 0 or an exit status. */
+static int lm_open_device(lm_run *r)
+{
+    const int status = session_device(lm.device, &r->device);
+    return status != 0 ? status : session_check_memory(r->device, "--budget", (size_t)lm.budget);
+}
+
 /* Creates the executors of all plans, in one arena. */
 static int lm_new_execs(lm_run *r)
 {
@@ -427,6 +514,8 @@ static int lm_new_execs(lm_run *r)
                             training != NULL ? "; --eval-every 0 and --sample 0 turn them off" : "");
     if (total > lm_plan_bytes(r))
         fprintf(session.out, "bytes  %zu for evaluation or sampling\n", total);
+    if (session_check_memory(r->device, "the plan", total) != 0)
+        return 1;
     r->arena_bytes = bytes + 64;
     r->arena = session_alloc(r->device, r->arena_bytes);
     if (r->arena == NULL)
@@ -552,6 +641,8 @@ static void lm_report_plan(lm_run *r)
             kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], info.arena,
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
+    if (kinds[GCKPT_BYTES_HOST_STATE] > 0)
+        fprintf(session.out, "host   optimiser %zu\n", kinds[GCKPT_BYTES_HOST_STATE]);
     if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
         fprintf(session.out, "       sums of virtual ranks %zu, gathered %zu; padding, contained %zu\n",
                 kinds[GCKPT_BYTES_REDUCTION], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
@@ -568,6 +659,8 @@ static void lm_report_plan(lm_run *r)
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_REDUCTION],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
+    if (kinds[GCKPT_BYTES_HOST_STATE] > 0)
+        session_event(",\"host_state_bytes\":%zu", kinds[GCKPT_BYTES_HOST_STATE]);
     if (lm.virtual_ranks > 1)
         fprintf(session.out, "ranks  %d, each with %lld of %lld virtual ranks\n", lm_world_size(r),
                 (long long)lm.virtual_ranks / lm_world_size(r), (long long)lm.virtual_ranks);
@@ -623,9 +716,11 @@ static int lm_report_end(const lm_run *r)
 }
 
 /* ---- the CSV log ----------------------------------------------------------------------------- */
-enum { LM_LOG_STEP, LM_LOG_VALIDATION = 5, LM_LOG_CELLS = 8 };
-static const char lm_log_header[] =
-    "step,tokens,loss,lr,grad_norm,val_loss,seconds,tokens_per_second\n";
+enum { LM_LOG_STEP, LM_LOG_VALIDATION = 5, LM_LOG_CELLS = 9 };
+#define LM_LOG_HEADER "step,tokens,loss,lr,grad_norm,val_loss,seconds,tokens_per_second"
+
+/* Returns the number of cells of a line; the last one, with --peak-tflops, is the MFU. */
+static int lm_log_cells(void) { return lm.peak_tflops > 0 ? LM_LOG_CELLS : LM_LOG_CELLS - 1; }
 static struct {
     double cells[LM_LOG_CELLS]; /* the line of the current step */
     /* pending: nonzero if this line was not written yet; failed: nonzero after a failed write */
@@ -638,8 +733,8 @@ static int lm_log_open(uint64_t step)
 {
     char error[512];
     lm_row.written = step > 0 ? (double)step : -1;
-    if (lm.log == NULL ||
-        train_log_open(lm.log, lm_log_header, step > 0 ? (long long)step : -1, error) == 0)
+    const char *header = lm.peak_tflops > 0 ? LM_LOG_HEADER ",mfu\n" : LM_LOG_HEADER "\n";
+    if (lm.log == NULL || train_log_open(lm.log, header, step > 0 ? (long long)step : -1, error) == 0)
         return 0;
     return session_fail(1, "--%s", error);
 }
@@ -653,7 +748,7 @@ static void lm_log_write(const double *validation)
     cells[LM_LOG_VALIDATION] = validation;
     lm_row.pending = 0;
     lm_row.written = lm_row.cells[LM_LOG_STEP];
-    if (lm.log != NULL && !lm_row.failed && train_log_add(lm.log, cells, LM_LOG_CELLS) != 0)
+    if (lm.log != NULL && !lm_row.failed && train_log_add(lm.log, cells, lm_log_cells()) != 0)
         lm_row.failed = session_fail(1, "--log %s: %s", lm.log, strerror(errno));
 }
 
@@ -661,16 +756,24 @@ static void lm_log_write(const double *validation)
 static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, double seconds)
 {
     const double rate = (double)r->real_tokens / seconds;
+    const double flops = lm_stage_for(r, LM_TRAINING, r->length)->flops * (double)r->step_rows;
+    const double mfu = lm.peak_tflops > 0 ? flops / seconds / (1e12 * lm.peak_tflops) : 0;
     const double cells[LM_LOG_CELLS] = { (double)report->step, (double)r->real_tokens, report->loss,
-                                         lr, report->grad_norm, 0, seconds, rate };
+                                         lr, report->grad_norm, 0, seconds, rate, mfu };
+    char speed[64], field[40] = "";
     memcpy(lm_row.cells, cells, sizeof cells);
     lm_row.pending = 1;
+    snprintf(speed, sizeof speed, "%.0f tokens/s", rate);
+    if (lm.peak_tflops > 0) {
+        snprintf(speed, sizeof speed, "%.0f tokens/s, MFU %.3g %%", rate, 100 * mfu);
+        snprintf(field, sizeof field, "\"mfu\":%.9g,", mfu);
+    }
     session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
-                  "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g,"
+                  "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g,%s"
                   "\"elapsed\":%.9g}\n",
                   (unsigned long long)report->step, report->loss, report->grad_norm, lr,
-                  (long long)report->count, seconds, rate, session_now() - session.start);
-    session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_plan_bytes(r));
+                  (long long)report->count, seconds, rate, field, session_now() - session.start);
+    session_progress(report->step, (uint64_t)lm.steps, report->loss, speed, lm_plan_bytes(r));
 }
 
 /* Writes the JSON event and the line of the log of an evaluation; `suffix` is the end of the event's

@@ -54,11 +54,11 @@ typedef struct {
 
 /* Options that do not determine the weights, so that a ledger does not state them. */
 static const char lm_ledger_omits[] =
-    "micro-batch threads device checkpoint budget eval-iters save-every samples temperature top-k "
-    "top-p timeline json help ledger ledger-every ledger-key audit audit-until save resume plan "
-    "summary profile frontier sample prompt tune-seconds shard timeout new epochs eval generate "
-    "merge export export-gguf gguf-type memory-svg keep retention-data map log patience interactive "
-    "system accuracy";
+    "micro-batch threads device peak-tflops offload-state checkpoint budget eval-iters "
+    "save-every samples temperature top-k top-p timeline json help ledger ledger-every "
+    "ledger-key audit audit-until save resume plan summary profile frontier sample prompt "
+    "tune-seconds shard timeout new epochs eval generate merge export export-gguf gguf-type "
+    "memory-svg keep retention-data map log patience interactive system accuracy";
 
 /* Prints an error, whose text may have parts of a ledger, and returns 1. */
 static int lm_ledger_refuse(const char *option, const char *text)

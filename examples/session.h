@@ -92,9 +92,10 @@ session_print_line(const char *format, ...)
     fprintf(session.out, session.terminal ? "\r%-78s\n" : "%s\n", line);
 }
 
-/* Reports progress. On a terminal, rewrites one line at most ten times a second; elsewhere prints
- * about 20 lines in all. */
-static inline void session_progress(uint64_t step, uint64_t total, double loss, double rate, size_t bytes)
+/* Reports progress; `speed` is a text about the last step. On a terminal, rewrites one line at most
+ * ten times a second; elsewhere prints about 20 lines in all. */
+static inline void session_progress(uint64_t step, uint64_t total, double loss, const char *speed,
+                                    size_t bytes)
 {
     static double last;
     double t = session_now();
@@ -105,9 +106,8 @@ static inline void session_progress(uint64_t step, uint64_t total, double loss, 
     const double each = (t - session.start) / (double)(step - session.first);
     const long long left = (long long)(each * (double)(total - step));
     char line[160];
-    snprintf(line, sizeof line,
-             "step %llu/%llu  loss %.4f  %.0f tokens/s  %zu bytes  %lld:%02lld left",
-             (unsigned long long)step, (unsigned long long)total, loss, rate, bytes, left / 60,
+    snprintf(line, sizeof line, "step %llu/%llu  loss %.4f  %s  %zu bytes  %lld:%02lld left",
+             (unsigned long long)step, (unsigned long long)total, loss, speed, bytes, left / 60,
              left % 60);
     fprintf(session.out, session.terminal ? "\r%-78s" : "%s\n", line);
 }
@@ -206,6 +206,25 @@ static inline int session_device(int64_t number, const gckpt_backend **device)
                            "build/%s-cuda builds one with CUDA",
                         session.program);
 #endif
+}
+
+/* Checks that a device has `bytes` free bytes; NULL is the processor, which is not checked. `what`
+ * needs them. Returns 0 or an exit status. */
+static inline int session_check_memory(const gckpt_backend *device, const char *what, size_t bytes)
+{
+#ifdef SESSION_CUDA
+    size_t left, total;
+    const char *error = device != NULL ? gckpt_cuda_memory(0, &left, &total) : NULL;
+    if (error != NULL)
+        return session_fail(1, "--device cuda: %s", error);
+    if (device != NULL && bytes > left)
+        return session_fail(
+            1,
+            "%s needs %zu bytes, but the device has %zu of its %zu bytes left; give "
+            "a --budget of at most %zu, or end other programs on the device",
+            what, bytes, left, total, left);
+#endif
+    return (void)device, (void)what, (void)bytes, 0;
 }
 
 /* Allocates memory for arenas, on the device or, if `device` is NULL, on the host. */

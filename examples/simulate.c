@@ -195,9 +195,9 @@ static void write_json(FILE *f, const model *m, const simulate_ranks *r, int net
                       const simulate_step *s)
 {
     const gckpt_plan_info info = gckpt_plan_describe(p->plan);
-    static const char *const kinds[] = { "parameters", "state",    "gradients", "activations",
-                                         "workspace",  "tables",   "caches",    "reduction",
-                                         "gathered",   "padding" };
+    static const char *const kinds[] = { "parameters", "state",   "gradients", "activations",
+                                         "workspace",  "tables",  "caches",    "reduction",
+                                         "gathered",   "padding", "host_state" };
     enum { ALL_HAVE_NAMES = 1 / (sizeof kinds / sizeof *kinds == GCKPT_BYTES_KINDS) };
     char text[512];
     fprintf(f,

@@ -716,7 +716,8 @@ enum {
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_REDUCTION,
     GCKPT_BYTES_GATHERED,
-    GCKPT_BYTES_PADDING, /* gckpt_shard explains the last three */
+    GCKPT_BYTES_PADDING,    /* gckpt_shard explains these three */
+    GCKPT_BYTES_HOST_STATE, /* not in gckpt_plan_bytes: gckpt_offload_options.state */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their

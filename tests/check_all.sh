@@ -821,7 +821,12 @@ END
     cuda-stages)            # what make gpu does on a device, all of it, in small
         need g++ make timeout
         ON=shim REPORT=$B/$1 MAKEFLAGS= CC="${CC:-cc}" CXX=g++ flock $B/cuda.lock sh tests/cuda/gpu.sh || return 1
-        grep -q '^Equal bits: weights [0-9a-f]\{16\}\.$' $B/$1/gpu.md ;;
+        grep -q '^Equal bits: weights [0-9a-f]\{16\}\.$' $B/$1/gpu.md || return 1
+        # budgets and plans that a device does not hold are refused before anything is computed
+        for budget in "--budget 8MB" ""; do
+            CUDA_SHIM_BYTES=1000000 build/gpt-shim --device cuda --layers 1 --steps 1 $budget 2>&1 |
+                grep 'needs [0-9]* bytes, but the device has [0-9]* of its 1000000' || return 1
+        done ;;
     cuda-indexes)           # no kernel multiplies 32-bit numbers for a 64-bit index; the three planted products are found
         query=$(command -v clang-query || ls /usr/lib/llvm-*/bin/clang-query 2> /dev/null | tail -n 1)
         [ -n "$query" ] || skip "no clang-query"
@@ -862,6 +867,7 @@ END
         skip_unless_changed $cuda
         sed 's/base \* base - squared/gckpti_fma(base, base, -squared)/' gradckpt_cuda.cu > $B/$1.cu
         ! cmp -s gradckpt_cuda.cu $B/$1.cu || return 1
+        ! g++ -E -D_MSC_VER=1940 -DGCKPT_CUDA_SHIM -I. -x c++ gradckpt_cuda.cu > /dev/null 2> $B/$1.txt && grep 'not MSVC' $B/$1.txt || return 1
         g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
             libsrc wide $plain &&
             gcc -std=gnu99 -O0 -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c tests/cuda/test_cuda.c -o $B/$1-t.o &&

@@ -1134,6 +1134,7 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     d->kernels.alignment = chance(50) ? alignments[below(7)] : 0;
     d->kernels.stage_parameters = chance(20);
     d->kernels.plain = chance(25);
+    d->offload.state = (int)(d->batch & 1);
     d->schedule.segment_size = chance(30) ? (int)below(9) - 4 : 0;
 #ifndef GCKPT_NO_OFFLOAD
     if (chance(25)) {
@@ -1272,6 +1273,7 @@ static inline void net_print(void)
     X(offload.bytes)                                                                               \
     X(offload.cost)                                                                                \
     X(offload.overlap)                                                                             \
+    X(offload.state)                                                                               \
     X(bf16.precision)                                                                              \
     X(fetch.specs)                                                                                 \
     X(fetch.count)                                                                                 \

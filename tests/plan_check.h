@@ -81,6 +81,8 @@ typedef struct {
     int terms, *term, fetches;
     pc_fetch *fetch;
     unsigned char *trained; /* trained[id]: nonzero if the plan updates the parameter */
+    /* streamed[id]: nonzero if its state passes through the workspace of its update; streams: of any parameter */
+    unsigned char *streamed, streams;
     gckpt_cost *cost;       /* costs of the ops, indexed by id */
     /* offset in slower memory, or PC_NONE: [2 id] of the value, [2 id + 1] of the saved data */
     size_t *host_offset;
@@ -622,6 +624,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     f->node = (pc_node *)pc_alloc((size_t)f->count, sizeof *f->node);
     memcpy(f->node, g->node, (size_t)f->count * sizeof *f->node);
     f->trained = (unsigned char *)pc_alloc((size_t)f->count, 1);
+    f->streamed = (unsigned char *)pc_alloc((size_t)f->count, 1);
     for (int i = 0; i < f->count; i++)
         pc_read_lowering(f, plan, i);
     f->length = info.instructions;
@@ -657,6 +660,9 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
     f->by_model = desc && !desc->costs.by_id && !desc->backend;
     f->batch = info.batch;
     f->offloaded = info.offloaded;
+    for (size_t i = 0; i < plan->param_count && !f->custom && f->kind[GCKPT_BYTES_HOST_STATE]; i++)
+        if (plan->params[i].node >= 0 && plan->params[i].node < f->count)
+            f->streams |= f->streamed[plan->params[i].node] = plan->params[i].slots > 0;
     const int for_cpu = plan->backend_id <= GCKPTI_BACKEND_PLAIN;
     if (for_cpu) {
         f->proven_work = info.proven_cost;
@@ -684,7 +690,8 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
 
 PC_API void plan_facts_free(plan_facts *f)
 {
-    free(f->node), free(f->term), free(f->fetch), free(f->trained), free(f->cost), free(f->host_offset);
+    free(f->node), free(f->term), free(f->fetch), free(f->trained), free(f->streamed), free(f->cost);
+    free(f->host_offset);
     free(f->list), free(f->usage), free(f->buffer), free(f->ins), free(f->operand);
     memset(f, 0, sizeof *f);
 }
@@ -1010,7 +1017,7 @@ static inline void pc_results(pc_state *w, int id, int reload)
 
 static inline void pc_workspace(pc_state *w, int id, int backward, size_t least)
 {
-    const int ends = backward && w->f->custom ? -1 : 1; /* updates may use it later */
+    const int ends = backward && (w->f->custom || w->f->streams) ? -1 : 1; /* updates may use it later */
     int b = pc_claim_buffer(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, ends, PC_NONE);
     size_t size = b < 0 ? 0 : w->f->buffer[b].size;
     if (b >= 0)
@@ -1448,7 +1455,7 @@ static inline void pc_update(pc_state *w, int id)
     pc_operand(w, "gradient", 0, at);
     for (int k = 0; k < count; k++)
         pc_operand(w, "accumulator", k + 1, others[k]);
-    if (f->custom) {
+    if (f->custom || f->streamed[id]) {
         const int b = pc_claim_buffer(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, -1, PC_NONE);
         w->scratch = b >= 0 ? b : w->scratch;
         const int lives = w->scratch >= 0 && f->buffer[w->scratch].end >= w->x;

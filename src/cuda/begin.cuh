@@ -16,10 +16,20 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
 @contents@
  */
+#ifdef _MSC_VER
+#error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
+#endif
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
-#define LAUNCH(kernel, grid, block, shared, stream, ...) \
-    kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+/* Launches a kernel and returns this launch's own error, unlike <<< >>> and cudaGetLastError. */
+template <class... P, class... A>
+cudaError_t gckpti_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                          cudaStream_t stream, const A &...a)
+{
+    const cudaLaunchConfig_t config = { grid, block, shared, stream, NULL, 0 };
+    return cudaLaunchKernelEx(&config, kernel, a...);
+}
+#define LAUNCH                     gckpti_launch
 #define SHARED(type, name, dims)   __shared__ type name dims
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #pragma nv_diag_suppress 1675, 177

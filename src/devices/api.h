@@ -51,8 +51,7 @@ struct gckpt_backend {
      * if their bits depend on the size of micro-batches, and precision to GCKPT_BF16 if it has none
      * for these shapes. in[i].bf16, out_bf16 and grad_out_bf16 only say which tensors the plan
      * keeps as bf16. A function of op, call and the backend's name only. A kernel's workspace
-     * begins a multiple of 64 bytes after the executor's copies, which have the plan's
-     * alignment. */
+     * begins a multiple of 64 bytes after copies that have the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* Returns the kernel of an op's forward or backward, found by op->name or, for users' ops, by
      * op; called for each instruction when an executor is made, perhaps repeatedly, with the same
@@ -66,8 +65,8 @@ struct gckpt_backend {
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
-    /* Waits until all calls are done. Returns NULL, or the first error since the backend was made;
-     * after an error all later calls return that error. */
+    /* Waits until all calls are done. Returns NULL or the first error, which later calls return as
+     * well, until all memory of the backend is released. */
     const char *(*finish)(void *context);
     /* All functions below may be NULL. A backend that has all kernels of a micro-batch can capture
      * and replay it. The executor calls replay before the first instruction. If replay returns 1,
@@ -109,6 +108,8 @@ struct gckpt_backend {
 
 /* In gradckpt_cuda.cu, which nvcc compiles and a program links: returns the backend of a CUDA
  * device (numbered from 0), the same one each time, or NULL and in *error the reason. Calls that
- * use it make that device their thread's current one. */
+ * use it make that device their thread's current one. gckpt_cuda_memory opens it, sets *total to
+ * its bytes and *left to those that executors can still allocate, and returns NULL or an error. */
 extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
+extern const char *gckpt_cuda_memory(int device, size_t *left, size_t *total);
 #endif

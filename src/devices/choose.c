@@ -71,9 +71,12 @@ GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
 
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
 {
+    const int states = e->plan->kind_bytes[GCKPT_BYTES_HOST_STATE] ? -1
+                       : gckpti_is_inference(e->plan)              ? 0
+                                                                   : gckpti_state_slots(q);
     if (!gckpti_backend(e)->own_memory)
         gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
+    else if (!gckpti_push(e->store, q, e->desc.backend, states))
         return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
                             "%s: backend %s has no memory for its copy of \"%s\"%s",
                             in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,

@@ -30,16 +30,18 @@ static void gckpti_free_mirror(const gckpt_store *s, gckpti_param *q)
     memset(m, 0, sizeof *m);
 }
 
-GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b)
+GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b, int states)
 {
     gckpti_mirror *m = &q->mirror;
-    if (m->backend != b)
+    if (m->backend != b || (m->array[1] && states < 0))
         gckpti_free_mirror(s, q);
     m->backend = b;
     const int on_host = gckpti_is_compressed((int)q->p.storage) && !b->dequantise;
     for (int i = on_host; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
+        if (fresh && i && i > states)
+            break;
         if (fresh)
             m->array[i] = (float *)b->allocate(b->context, bytes, 64);
         if (!m->array[i])

@@ -21,6 +21,21 @@ GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op)
     return b && b->find_fast && (!op || b->find_fast(b->context, op, GCKPT_FORWARD));
 }
 
+GCKPTI_FN int gckpti_streams_state(const gckpt_plan_desc *d)
+{
+    return d->offload.state && d->backend && d->backend->own_memory;
+}
+
+GCKPTI_FN size_t gckpti_state_workspace(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_optimiser o = p->desc->optimiser;
+    const size_t n = gckpti_round_up((size_t)gckpti_elements(&t->shape), 16);
+    const size_t states = t->running ? 0 : (o == GCKPT_MOMENTUM) + 2u * (o == GCKPT_ADAMW);
+    return gckpti_streams_state(p->desc)
+               ? states * sizeof(float) * (n < GCKPTI_STREAMED ? n : GCKPTI_STREAMED)
+               : 0;
+}
+
 GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
                                             gckpt_call *call)
 {

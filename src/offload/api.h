@@ -21,4 +21,8 @@ typedef struct {
     size_t bytes;  /* of slower memory that may be used; 0 (default) offloads nothing */
     uint64_t cost; /* gckpt_cost of copying 2^20 bytes one way; rounded up; default 0 */
     int overlap;   /* if nonzero, copies overlap computation; default 0 */
+    /* If nonzero, the optimiser state of a backend with its own memory stays in the host's memory;
+     * an update copies 2^20 elements of it at a time into workspace and back. Its bytes are of kind
+     * GCKPT_BYTES_HOST_STATE. If 0 (default), it is in the backend's memory. */
+    int state;
 } gckpt_offload_options;

@@ -181,11 +181,13 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
         for (bytes = bytes ? bytes : gckpti_array_bytes(s, q, 1); more > 0; more--)
             state = gckpti_add_bytes(state, bytes);
     }
+    const size_t on_host = gckpti_streams_state(p->desc) ? state : 0;
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
-        kind_bytes[GCKPT_BYTES_STATE] = state;
+        kind_bytes[GCKPT_BYTES_STATE] = state - on_host;
+        kind_bytes[GCKPT_BYTES_HOST_STATE] = on_host;
     }
-    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
+    return gckpti_add_bytes(gckpti_add_bytes(parameters, state - on_host), kept);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)

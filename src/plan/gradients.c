@@ -294,7 +294,8 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
             int *last = &p->gradient[p->total[i]].last, r = p->backwards - 1;
             if (!p->accumulates && !p->desc->update_in_backward)
                 *last = r;
-            size_t bytes = gckpti_custom_bytes(p, p->tensors[i], p->desc->workspace_bytes);
+            size_t bytes = gckpti_custom_bytes(p, p->tensors[i], p->desc->workspace_bytes) +
+                           gckpti_state_workspace(p, p->tensors[i]);
             size_t *most = &p->workspace_backward[p->node[p->backward[*last < r ? *last : r]].id];
             *most = bytes > *most ? bytes : *most;
         }

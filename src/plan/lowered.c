@@ -8,7 +8,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
-    buffers += p->desc->workspace_bytes ? (size_t)p->n : 0;
+    buffers += p->desc->workspace_bytes || gckpti_streams_state(p->desc) ? (size_t)p->n : 0;
     for (int x = 0; x < d->sched.length; x++) {
         const int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
         buffers += i < 0 ? p->workspace_backward[id] > 0
@@ -228,10 +228,11 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         } else if (ins->kind == GCKPT_UPDATE) {
             gckpti_add_gradient(p, d, p->gradient[p->total[ins->id]].result, y);
             gckpti_add_addends(p, d, ins->id, 0, y);
-            size_t n = gckpti_custom_bytes(p, p->tensors[ins->id], p->desc->workspace_bytes);
+            size_t n = gckpti_custom_bytes(p, p->tensors[ins->id], p->desc->workspace_bytes) +
+                       gckpti_state_workspace(p, p->tensors[ins->id]);
             if (n > 0 && (workspace < 0 || d->buffers[workspace].size < n))
                 workspace = gckpti_add_buffer(d, n, y, y, ins->id, GCKPT_BUFFER_WORKSPACE);
-            if (p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER)
+            if (n > 0 || p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER)
                 gckpti_add_operand(d, n > 0 ? workspace : -1, y);
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)

@@ -162,8 +162,10 @@ GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest);
 /* Copies the newest values and state to the host, if a mirror has them. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
-/* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
-GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b);
+/* Copies the newest values to a backend's own memory, and the state: at least `states` arrays, and
+ * those that are there; none if it is -1. Returns 0 if the memory is full. */
+GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b,
+                          int states);
 
 /* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
 static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)

@@ -140,8 +140,8 @@ static void gckpti_measure(gckpt_exec *e)
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
-    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->debug.high_water
+    return exec ? gckpt_store_bytes(exec->store) - exec->plan->kind_bytes[GCKPT_BYTES_HOST_STATE] +
+                      exec->plan->kind_bytes[GCKPT_BYTES_CACHES] + exec->debug.high_water
                 : 0;
 }
 

@@ -122,7 +122,8 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
     }
-    GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
+    if (!gckpti_update_in_parts(e, ins, &c, &pass))
+        GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
 
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */

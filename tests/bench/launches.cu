@@ -1,33 +1,26 @@
 /* launches.cu - counts the kernels of a training step of GPT-2 124M in GCKPT_BF16_FAST: the launches of a micro-batch
- * and of an update, their bytes and flops, and an estimate of their time on an H100. It needs no device and runs no
- * kernel: allocated memory is addresses that are never accessed, and a launch only adds an entry to a list.
+ * and of an update, their bytes and flops, and their time at the rates that were measured on an H200. It needs no device
+ * and runs no kernel: allocated memory is addresses that are never accessed, and a launch only adds an entry to a list.
  *
- *     make build/launches && build/launches [ROWS [LARGE [SMALL [turned]]]]
+ *     make build/launches && build/launches [ROWS [turned]]
  *     build/launches others     steps of a ResNet-18 and of a GRU: parameters, launches, copies to the host; the exit
  *                               status is 1 if there is a copy before the last update
  *
  * A micro-batch has ROWS of 1024 tokens (16). With "turned", queries and keys have rotary positions instead of learned
- * ones, and the result of each half block has dropout. The estimated time of a launch is 1.5 us plus the longest of
- *     bytes / 3.35 TB/s          where each operand is read once
- *     bytes / (bytes in flight / 0.7 us)      16 bytes per thread, at most 2048 threads on each of 132 multiprocessors;
- *                                kernels that load single elements have fewer bytes in flight
- *     flops / 620 Tflop/s        the rate of mma.sync on the tensor cores: one in 6.5 cycles of a scheduler. For products,
- *                                LARGE and SMALL are the instructions of an iteration with tiles of 128 x 128 (64 mma) and
- *                                of 64 x 64 (16), of which a scheduler issues one per cycle; the reads of ldmatrix also
- *                                limit products to 0.8 of the rate. Attention has half the rate. The time is that of
- *                                the multiprocessor with the most tiles.
- * The time of an op that is fused into a product is the time of its bytes, and does not overlap. Launches on a
- * second stream, until the first stream waits for them, add the time by which they exceed the first stream: the
- * maximum of their time, the time of the first stream, all flops and all bytes of both streams at the rates above,
- * minus the time of the first stream. tests/cuda/fast.sh takes LARGE and SMALL from the code that nvcc generates.
- * All times are estimates. */
+ * ones, and the result of each half block has dropout. The time of a launch is the longer of
+ *     bytes / the rate of a copy         where each operand is read once
+ *     flops / the rate of the measured product whose shape is nearest; in attention, that of its backward
+ * These rates are rows of docs/benchmarks.md (gpu), with 16,384 tokens. The sum has no time between launches, and kernels
+ * that do not reach a copy's rate take longer, so that a step on the device takes longer than the sum. The time of an op
+ * that is fused into a product is the time of its bytes, and does not overlap. Launches on a second stream, until the
+ * first stream waits for them, add the time by which they exceed the first stream: the maximum of their time, the time of
+ * the first stream, all flops and all bytes of both streams at the rates above, minus the time of the first stream. */
 #include "cuda_shim.h"
 #include <any>
 #include <string>
 
 namespace tally
 {
-enum { PROCESSORS = 132 };
 struct Launch {
     const char *name;
     dim3 grid, block;
@@ -54,7 +47,7 @@ inline double count_in(int64_t n) { return (double)n; }
 template <class T> double count_in(const T &) { return 1; }
 
 template <class... P, class... A>
-void launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cudaStream_t stream, const A &...a)
+cudaError_t launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cudaStream_t stream, const A &...a)
 {
     std::tuple<std::decay_t<P>...> all(static_cast<std::decay_t<P>>(a)...);
     Launch l = { name, grid, block, stream, std::exchange(waited[stream], false), all, 0, 1 };
@@ -63,6 +56,7 @@ void launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cud
         ((l.elements = std::max(l.elements, count_in(x))), ...);
     }, all);
     launches.push_back(l);
+    return cudaSuccess;
 }
 
 /* Returns the parameters with which the kernel was launched. */
@@ -106,18 +100,39 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 
 namespace
 {
-double of_large = 416, of_small = 104; /* number of instructions of an iteration, for large and for small tiles */
+/* Measured on an H200: bytes a second of a copy, read and written; flops a second of attention's backward, of whose seven
+ * products five are needed (47e12 for these); products (rows of a, n columns, k terms) by the layout of their operands. */
+const double COPY = 4219e9, ATTENTION = 66e12;
+enum { ACROSS, ALONG_K, GRADIENT }; /* b across k, b along k, a across k (a weight's gradient) */
+const struct {
+    int layout;
+    double n, k, rate;
+} PRODUCTS[] = {
+    { ACROSS, 2304, 768, 376e12 },   { ACROSS, 3072, 768, 381e12 },    { ACROSS, 768, 768, 351e12 },
+    { ACROSS, 768, 3072, 445e12 },   { ALONG_K, 768, 3072, 440e12 },   { ALONG_K, 3072, 768, 348e12 },
+    { GRADIENT, 3072, 16384, 242e12 }, { GRADIENT, 768, 16384, 146e12 }
+};
+
+/* Returns the rate of the measured product of this layout whose n and k are nearest, as factors. */
+double product_rate(int layout, double n, double k)
+{
+    double rate = 0, nearest = INFINITY;
+    for (const auto &p : PRODUCTS) {
+        const double distance = std::abs(std::log(n / p.n)) + std::abs(std::log(k / p.k));
+        if (p.layout == layout && distance < nearest)
+            nearest = distance, rate = p.rate;
+    }
+    return rate;
+}
 
 struct Cost {
-    double bytes, flops, rate, on_its_way; /* on_its_way: bytes in flight per thread */
-    double least;                          /* lower limit in seconds */
-    double more;                           /* seconds that are added to those of the launch */
-    double idle; /* factor of the time of flops, for multiprocessors that have fewer tiles than others */
+    double bytes, flops, rate; /* rate: flops a second */
+    double more;               /* seconds that are added to those of the launch */
 };
 
 Cost cost_of(const tally::Launch &l, const std::string &name)
 {
-    Cost c = { l.element * l.elements, 0, 620e12, 16, 0, 0, 1 };
+    Cost c = { l.element * l.elements, 0, ATTENTION, 0 };
     auto is = [&](const char *text) { return name.find(text) == 0; };
     if (is("mma_product_kernel")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaProduct>>(&l.arguments));
@@ -125,19 +140,16 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         double m = p.m, n = p.n, k = p.k;
         c.flops = 2 * m * n * k;
         c.bytes = 2 * (m * k + n * k) + (parts ? 0 : m * n * (p.c.bf16 ? 2 : 4) * (1 + p.accumulate));
-        c.rate *=
-            name.find("<128") != std::string::npos ? std::min(1.0, 416 / of_large) : std::min(0.8, 104 / of_small);
-        double each = (double)l.grid.x / tally::PROCESSORS;
-        c.idle = std::ceil(each) / each;
-        c.on_its_way = 3 * 2 * 2 * 32; /* three stages of a thread's eight copies */
-        c.more = 2 * m * n * ((p.fusion.op > fast::GELU) + (p.fusion.op && p.fusion.out != p.c.bf16)) / 3.35e12;
+        int size, stages, a_along = 0, b_along = 0;
+        sscanf(name.c_str(), "mma_product_kernel<%d, %d, %d, %d", &size, &stages, &a_along, &b_along);
+        c.rate = product_rate(!a_along ? GRADIENT : b_along ? ALONG_K : ACROSS, n, k);
+        c.more = 2 * m * n * ((p.fusion.op > fast::GELU) + (p.fusion.op && p.fusion.out != p.c.bf16)) / COPY;
     } else if (is("mma_attention")) {
         auto p = std::get<0>(*std::any_cast<std::tuple<fast::MmaAttention>>(&l.arguments));
         double rows = (double)l.grid.x / (p.heads * ((p.t + 63) / 64)) * p.t;
         double products = is("mma_attention_forward") ? 2 : is("mma_attention_backward_kernel<false") ? 3 : 4;
         c.flops = products * 2 * rows * p.s * p.c / 2; /* causal */
         c.bytes = (products + 2) * 2 * rows * p.c;
-        c.rate *= 0.5;
     } else if (is("fill_kernel")) {
         auto all = std::get<0>(tally::of(l, fill_kernel));
         c.bytes = 0;
@@ -153,13 +165,10 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("group_sums_kernel<8>")) {
         auto p = tally::of(l, fast::group_sums_kernel<8>);
         c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * (2 + 4.0 / fast::TOKENS);
-        c.on_its_way = 8 * 16;
     } else if (is("column_sums_kernel<RowTerms<true>")) {
         auto p = tally::of(l, (column_sums_kernel<RowTerms<true>, false>));
         int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
         c.bytes = (double)std::get<4>(p) * (double)std::get<5>(p) * 4 * sums;
-        c.on_its_way = 32 * 4 * sums;
-        c.least = (double)std::get<4>(p) * 10 / 1.7e9; /* sequential sums: 10 cycles for each group */
     } else if (is("norm_row<8>")) {
         auto p = tally::of(l, each_kernel<norm_row<8>, 32, Norm, float, Results>);
         c.bytes = 4 * (double)std::get<0>(p) * (double)std::get<1>(p).n;
@@ -180,13 +189,11 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, (column_sums_kernel<Sums, false>));
         c.bytes = tally::Width<Values>::of(std::get<0>(p).g) * (double)std::get<3>(p) * (double)std::get<4>(p) *
                   (double)std::get<5>(p);
-        c.on_its_way = 32 * 4;
     } else if (is("vecs_kernel<8, PartMove>")) {
         c.bytes = 4 * l.elements;
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));
-        c.on_its_way = 2 * 4 * 16; /* two operands; the 16-byte loads of four iterations are in flight at once */
     } else if (is("embed_backward")) {
         c.bytes = 6.0 * 768 * (double)l.grid.x; /* each block reads a row of the table */
     } else if (is("params") || is("embed_sort")) {
@@ -195,13 +202,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     return c;
 }
 
-double seconds_of(const tally::Launch &l, const Cost &c)
-{
-    double threads = (double)l.grid.x * l.grid.y * l.grid.z * l.block.x;
-    threads = std::min(threads, 2048.0 * tally::PROCESSORS);
-    double rate = std::min(3.35e12, threads * c.on_its_way / 0.7e-6);
-    return 1.5e-6 + std::max({ c.bytes / rate, c.flops / c.rate * c.idle, c.least }) + c.more;
-}
+double seconds_of(const Cost &c) { return std::max(c.bytes / COPY, c.flops / c.rate) + c.more; }
 
 /* Returns the kernel's name without the text that all names share: "... KERNEL = {anonymous}::fast::slice_kernel]". */
 std::string short_name(const char *name)
@@ -265,10 +266,10 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
         }
         r.count++, r.bytes += c.bytes, r.flops += c.flops;
         if (l.stream != devices[0].main)
-            beside = &r, own = seconds_of(l, c), main = flops = bytes = 0;
+            beside = &r, own = seconds_of(c), main = flops = bytes = 0;
         else
-            r.seconds += seconds_of(l, c), main += seconds_of(l, c);
-        flops += c.flops / c.rate, bytes += c.bytes / 3.35e12 + c.more;
+            r.seconds += seconds_of(c), main += seconds_of(c);
+        flops += c.flops / c.rate, bytes += c.bytes / COPY + c.more;
     }
     bench_free(&b);
     return t;
@@ -409,7 +410,7 @@ void print(const char *what, const Table &t)
     std::vector<std::pair<std::string, Row>> rows(t.begin(), t.end());
     std::sort(rows.begin(), rows.end(),
               [](const auto &a, const auto &b) { return a.second.seconds > b.second.seconds; });
-    printf("| %s | launches | MB | Gflop | ms (estimated) |\n|---|---|---|---|---|\n", what);
+    printf("| %s | launches | MB | Gflop | ms |\n|---|---|---|---|---|\n", what);
     for (const auto &r : rows) {
         if (std::abs(r.second.count) < 0.5 && std::abs(r.second.seconds) < 5e-6)
             continue;
@@ -427,9 +428,7 @@ int main(int argc, char **argv)
     const char *error;
     int rows = argc > 1 ? atoi(argv[1]) : 16;
     const bool others = argc > 1 && !strcmp(argv[1], "others");
-    of_large = argc > 2 ? atof(argv[2]) : of_large;
-    of_small = argc > 3 ? atof(argv[3]) : of_small;
-    bench_rotary = argc > 4;
+    bench_rotary = argc > 2;
     const gckpt_backend *gpu = gckpt_cuda_backend(0, &error);
     if (!gpu) {
         fprintf(stderr, "launches: %s\n", error);
@@ -452,7 +451,7 @@ int main(int argc, char **argv)
     }
     print("a micro-batch", two);
     print("an update, and what only the first micro-batch has", one);
-    printf("%d rows of 1024 tokens, one micro-batch a step: %.1f ms, %.0f tokens/s (estimated)\n", rows,
+    printf("%d rows of 1024 tokens, one micro-batch a step: %.1f ms, %.0f tokens/s at measured rates\n", rows,
            1e3 * (micro + update), rows * 1024 / (micro + update));
     return 0;
 }

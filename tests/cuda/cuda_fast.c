@@ -942,6 +942,34 @@ static void test_folded(void)
     aside = 0;
 }
 
+#ifdef GCKPT_CUDA_SHIM
+/* If a multiprocessor has 100 KiB of shared memory, large tiles have three stages, and the operand of a fused op is read
+ * from the device's memory. The bits are the same. */
+static void test_less_shared(void)
+{
+    static const int64_t sizes[][3] = { { 250, 40, 120 }, { 200, 8, 250 }, { 256, 96, 128 } };
+    const int many = cuda_shim.multiprocessors;
+    const unsigned long bytes = cuda_shim.shared_bytes;
+    cuda_shim.multiprocessors = 1; /* so that tiles are large */
+    for (int i = 0; i < 3 * 4 * 2; i++) {
+        const int64_t *z = sizes[i % 3];
+        chain by = { .m = z[0], .k = z[1], .n = z[2], .next = i / 3 % 4, .place = i % 2 }, less = by;
+        aside = i / 12 ? 4 : 0;
+        cuda_shim.dynamic_bytes = 0;
+        run_chain(&by);
+        CHECK_MSG(cuda_shim.dynamic_bytes == 64 << 10, "%lu bytes", cuda_shim.dynamic_bytes);
+        cuda_shim.shared_bytes = 100 << 10;
+        cuda_shim.dynamic_bytes = 0;
+        run_chain(&less);
+        CHECK_MSG(cuda_shim.dynamic_bytes == 48 << 10, "%lu bytes", cuda_shim.dynamic_bytes);
+        cuda_shim.shared_bytes = bytes;
+        CHECK_MSG(by.hash == less.hash, "pair %d: three stages, other bits", i);
+    }
+    aside = 0;
+    cuda_shim.multiprocessors = many;
+}
+#endif
+
 /* A product that is delayed when a capture begins must run before the capture and not be part of it. A product that is
  * delayed when the capture ends must be part of it. */
 static void test_border(void)
@@ -1213,6 +1241,7 @@ int main(void)
     test_folded();
     test_border();
 #ifdef GCKPT_CUDA_SHIM
+    test_less_shared();
     test_late_failure();
 #endif
     test_limits();

@@ -7,8 +7,7 @@
  * CUDA C++, except for three macros:
  *
  *     #ifndef GCKPT_CUDA_SHIM
- *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
- *         (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+ *     cudaError_t LAUNCH(kernel, grid, block, shared_bytes, stream, ...)       a macro or template
  *     #define SHARED(type, name, dims) __shared__ type name dims
  *     #define DYNAMIC_SHARED(type, name) \
  *         extern __shared__ __align__(16) unsigned char gckpti_dynamic_shared[]; \
@@ -47,8 +46,8 @@ enum {
 };
 
 /* Settings and counters, which tests read and write between calls. The environment sets the initial
- * values of the first four fields: CUDA_SHIM_SCHEDULE (0 to 3), CUDA_SHIM_SEED, CUDA_SHIM_LAZY and
- * CUDA_SHIM_PROTECT. */
+ * values of the first four fields and of device_bytes: CUDA_SHIM_SCHEDULE (0 to 3), CUDA_SHIM_SEED,
+ * CUDA_SHIM_LAZY, CUDA_SHIM_PROTECT and CUDA_SHIM_BYTES. */
 typedef struct {
     int schedule;
     unsigned seed;
@@ -60,18 +59,26 @@ typedef struct {
     long fail_upload; /* n lets the n-th cudaGraphUpload from now fail, as if memory were full */
     long fail_launch; /* n lets the n-th kernel from now end with a lasting asynchronous error */
     long fail_copy;   /* n lets the n-th copy or fill from now end with a lasting asynchronous error */
+    long refuse_launch; /* n lets the n-th launch from now be refused, with an error that does not last */
     int fail_always;  /* if nonzero, all calls after the call that a counter lets fail also fail */
     unsigned long device_bytes; /* memory of each device, in bytes */
     int multiprocessors;
+    int capability;                  /* compute capability: 90 is 9.0 */
+    unsigned long shared_bytes;      /* shared memory of a multiprocessor */
+    unsigned long graph_bytes;       /* device memory that an executable graph takes */
     /* Counters. `launches` and `copies` count kernels and copies when they run, replays included;
      * `copies_out` counts copies to the host a second time; `waits` counts calls that wait; `switches`
      * counts changes of fibers. */
     long mallocs, launches, copies, copies_out, waits, switches, float_atomics;
+    unsigned long dynamic_bytes; /* dynamic shared memory of the launch that had most */
     /* numbers of objects that exist and are not freed */
     long live_device, live_pinned, live_streams, live_events, live_graphs;
 } cuda_shim_settings;
 #ifndef __cplusplus
 extern cuda_shim_settings cuda_shim;
+/* Sets the thread's pending error, as a program's own call does that fails; returns that error. */
+void cuda_shim_set_error(int error);
+int cuda_shim_error(void);
 #else
 
 #include <algorithm>
@@ -133,8 +140,11 @@ inline cuda_shim_settings first_settings(void)
     s.seed = (unsigned)from_environment("CUDA_SHIM_SEED", 1);
     s.lazy = (int)from_environment("CUDA_SHIM_LAZY", 0);
     s.protect = (int)from_environment("CUDA_SHIM_PROTECT", 0);
-    s.device_bytes = 1ul << 30;
+    s.device_bytes = (unsigned long)from_environment("CUDA_SHIM_BYTES", 1l << 30);
     s.multiprocessors = 132;
+    s.capability = 90;
+    s.shared_bytes = 228 << 10;
+    s.graph_bytes = 64 << 10;
     return s;
 }
 } // namespace shim
@@ -144,6 +154,7 @@ __attribute__((used)) inline cuda_shim_settings cuda_shim = shim::first_settings
 
 /* >>types: keywords and types of the CUDA language ----------------------------------------------- */
 
+#define __CUDA_ARCH_LIST__ 800, 900 /* compute capabilities for which nvcc compiled, times 100 */
 #define __global__
 #define __device__
 #define __host__
@@ -859,6 +870,7 @@ template <int N> inline void gckpti_cp_async_wait(void)
     X(InvalidDevice, 101, "invalid device ordinal")                                                \
     X(ECCUncorrectable, 214, "uncorrectable ECC error encountered")                                \
     X(InvalidResourceHandle, 400, "invalid resource handle")                                       \
+    X(LaunchOutOfResources, 701, "too many resources requested for launch")                        \
     X(IllegalState, 401, "the operation cannot be performed in the present state")                 \
     X(NotReady, 600, "device not ready")                                                           \
     X(IllegalAddress, 700, "an illegal memory access was encountered")                             \
@@ -959,6 +971,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
     std::shared_ptr<const shim::nodes> graph;
+    int device;
 };
 typedef CUstream_st *cudaStream_t;
 typedef CUevent_st *cudaEvent_t;
@@ -1512,33 +1525,30 @@ template <class V> inline void check_argument(const char *kernel, int of, V *p)
 }
 
 template <class... P, class... A>
-inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic,
-                   cudaStream_t stream, A &&...arguments)
+inline cudaError_t launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                          size_t dynamic, cudaStream_t stream, A &&...arguments)
 {
     entry in;
     cudaStream_t s = stream_of(stream);
     if (in.error)
-        return;
-    if (!s || s->device != device) {
-        note(cudaErrorInvalidResourceHandle);
-        return;
-    }
+        return in.error;
+    if (fails(&cuda_shim.refuse_launch))
+        return note(cudaErrorLaunchOutOfResources);
+    if (!s || s->device != device)
+        return note(cudaErrorInvalidResourceHandle);
     auto limit = c.dynamic_limit.find({ device, (const void *)kernel });
-    if (dynamic > (limit == c.dynamic_limit.end() ? (size_t)SHARED_STATIC : limit->second)) {
-        note(cudaErrorInvalidValue);
-        return;
-    }
+    if (dynamic > (limit == c.dynamic_limit.end() ? (size_t)SHARED_STATIC : limit->second))
+        return note(cudaErrorInvalidValue);
     if (!grid.x || !grid.y || !grid.z || grid.x >> 31 || grid.y >> 16 || grid.z >> 16 || !block.x ||
         !block.y || !block.z || block.x > MAX_THREADS || block.y > MAX_THREADS || block.z > 64 ||
-        block.x * block.y * block.z > MAX_THREADS) {
-        note(cudaErrorInvalidConfiguration);
-        return;
-    }
+        block.x * block.y * block.z > MAX_THREADS)
+        return note(cudaErrorInvalidConfiguration);
+    cuda_shim.dynamic_bytes = std::max<unsigned long>(cuda_shim.dynamic_bytes, dynamic);
     bound<P...> b = { kernel, { std::forward<A>(arguments)... } };
     static_assert(sizeof b.arguments <= 4096, "arguments of a kernel: 4096 bytes");
     int of = device;
     std::apply([&](const auto &...p) { (check_argument(name, of, p), ...); }, b.arguments);
-    post(stream, of, [=]() mutable {
+    const cudaError_t posted = post(stream, of, [=]() mutable {
         cuda_shim.launches++;
         if (fails(&cuda_shim.fail_launch))
             c.sticky[of] = cudaErrorIllegalAddress;
@@ -1547,6 +1557,7 @@ inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
             run_grid(name, grid, block, dynamic, bound<P...>::run, &b);
         }
     });
+    return posted ? posted : note(c.sticky[of]); /* as a device may, of a kernel that has run already */
 }
 } // namespace shim
 #define LAUNCH(kernel, ...) shim::launch(#kernel, kernel, __VA_ARGS__)
@@ -1588,6 +1599,10 @@ inline cudaError_t cudaPeekAtLastError(void)
     shim::entry in;
     return shim::last_error;
 }
+extern "C" {
+__attribute__((used)) inline void cuda_shim_set_error(int e) { shim::last_error = (cudaError_t)e; }
+__attribute__((used)) inline int cuda_shim_error(void) { return shim::last_error; }
+}
 inline cudaError_t cudaGetDeviceCount(int *n) { return *n = shim::DEVICES, cudaSuccess; }
 inline cudaError_t cudaGetDevice(int *d) { return *d = shim::device, cudaSuccess; }
 inline cudaError_t cudaSetDevice(int d)
@@ -1612,8 +1627,8 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
         return shim::note(cudaErrorInvalidDevice);
     *p = cudaDeviceProp{ "cuda_shim", cuda_shim.device_bytes,
                          48 << 10,    227 << 10,
-                         228 << 10,   9,
-                         0,           cuda_shim.multiprocessors,
+                         cuda_shim.shared_bytes, cuda_shim.capability / 10,
+                         cuda_shim.capability % 10, cuda_shim.multiprocessors,
                          32,          1024,
                          2048,        65536,
                          65536,       50 << 20,
@@ -1624,6 +1639,7 @@ enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int d)
@@ -1634,7 +1650,9 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, 
         *value = attribute == cudaDevAttrMultiProcessorCount      ? p.multiProcessorCount
                  : attribute == cudaDevAttrComputeCapabilityMajor ? p.major
                  : attribute == cudaDevAttrComputeCapabilityMinor ? p.minor
-                                                                  : (int)p.sharedMemPerBlockOptin;
+                 : attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor
+                     ? (int)p.sharedMemPerMultiprocessor
+                     : (int)p.sharedMemPerBlockOptin;
     return e;
 }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -2017,7 +2035,10 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph
     *exec = NULL;
     if (in.error)
         return in.error;
-    *exec = new CUgraphExec_st{ std::make_shared<const shim::nodes>(graph->graph) };
+    if (shim::c.used[shim::device] + cuda_shim.graph_bytes > cuda_shim.device_bytes)
+        return shim::note(cudaErrorMemoryAllocation);
+    *exec = new CUgraphExec_st{ std::make_shared<const shim::nodes>(graph->graph), shim::device };
+    shim::c.used[shim::device] += cuda_shim.graph_bytes;
     cuda_shim.live_graphs++;
     return cudaSuccess;
 }
@@ -2042,6 +2063,7 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     shim::entry in;
+    shim::c.used[exec->device] -= cuda_shim.graph_bytes;
     delete exec;
     cuda_shim.live_graphs--;
     return in.error;

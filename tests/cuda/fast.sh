@@ -1,6 +1,6 @@
 #!/bin/sh
 # fast.sh - estimates the speed of GCKPT_BF16_FAST without a device. It prints a table about the machine code that nvcc
-# generates for each kernel, and an estimate of a step of GPT-2 124M by tests/bench/launches.cu.
+# generates for each kernel, and the time of a step of GPT-2 124M at measured rates (tests/bench/launches.cu).
 #
 #     sh tests/cuda/fast.sh [ARCH]             tables for sm_ARCH (90); needs nvcc, cuobjdump and nvdisasm in PATH
 #
@@ -105,8 +105,4 @@ echo "| kernel | registers | spills | instructions | mma | ldmatrix | copies | o
 echo "|---|---|---|---|---|---|---|---|"
 cat "$B/kernels"
 echo
-most()                  # most TILE: prints the largest number of instructions of a product kernel with such tiles
-{
-    awk -F '|' -v t="mma_product_kernel $1" 'index($2, t) && $5 + 0 > n { n = $5 + 0 } END { print n }' "$B/kernels"
-}
-build/launches 16 "$(most 128)" "$(most 64)"
+build/launches 16

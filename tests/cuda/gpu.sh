@@ -105,7 +105,8 @@ stage()
         done
         part "Weights of a small GPT, on the processor" 120 $B/gpt-$ON $SMALL --micro-batch 5
         cpu=$(value weights_hash)
-        part "The same on the device, with smaller micro-batches" 120 $B/gpt-$ON $SMALL --micro-batch 2 --device cuda
+        part "The same on the device, with smaller micro-batches and the optimiser state on the host" 120 \
+            $B/gpt-$ON $SMALL --micro-batch 2 --device cuda --offload-state
         gpu=$(value weights_hash)
         if [ -n "$cpu" ] && [ "$cpu" = "$gpu" ]; then
             say "Equal bits: weights $cpu."

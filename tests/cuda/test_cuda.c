@@ -314,19 +314,135 @@ static void test_broken(void)
     }
 }
 
-/* Opening a device that fails must leave no memory allocated, and a later attempt to open it must succeed. */
+/* Opening a device that fails must leave no memory allocated, and a later attempt to open it must succeed. A device that
+ * is only opened has no memory for copies. */
 static void test_open(void)
 {
     const long streams = cuda_shim.live_streams, events = cuda_shim.live_events, pinned = cuda_shim.live_pinned,
                memory = cuda_shim.live_device;
-    for (long n = 1; n <= 4; n++) {
-        *(n == 4 ? &cuda_shim.fail_pinned : &cuda_shim.fail_malloc) = n == 4 ? 1 : n;
-        CHECK(!gckpt_cuda_backend(1, &why));
-        CHECK_MSG(strstr(why, "CUDA device 1: ") && strstr(why, "out of memory"), "%s", why);
-        CHECK(cuda_shim.live_streams == streams && cuda_shim.live_events == events &&
-              cuda_shim.live_pinned == pinned && cuda_shim.live_device == memory);
-        cuda_shim.fail_malloc = cuda_shim.fail_pinned = 0;
+    cuda_shim.fail_malloc = 1;
+    CHECK(!gckpt_cuda_backend(1, &why));
+    CHECK_MSG(strstr(why, "CUDA device 1: ") && strstr(why, "out of memory"), "%s", why);
+    CHECK(cuda_shim.live_streams == streams && cuda_shim.live_events == events &&
+          cuda_shim.live_device == memory);
+    CHECK_MSG(gckpt_cuda_backend(1, &why) && cuda_shim.live_pinned == pinned &&
+                  cuda_shim.live_device == memory + 1,
+              "%s", why);
+}
+
+/* Returns the text that opening a device prints to stderr. */
+static const char *open_printing(int device, char text[256])
+{
+    FILE *f = tmpfile();
+    const int old = dup(STDERR_FILENO);
+    fflush(stderr);
+    CHECK(f != NULL && dup2(fileno(f), STDERR_FILENO) >= 0);
+    CHECK_MSG(gckpt_cuda_backend(device, &why) != NULL, "%s", why);
+    fflush(stderr);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(f);
+    text[fread(text, 1, 255, f)] = 0;
+    fclose(f);
+    return text;
+}
+
+/* Compute capability 8.6 runs the code for 8.0; 12.0 has none and compiles PTX, of which a line warns. */
+static void test_warning(void)
+{
+    char text[256];
+    const int own = cuda_shim.capability;
+    cuda_shim.capability = 86;
+    CHECK_MSG(!open_printing(2, text)[0], "%s", text);
+    cuda_shim.capability = 120;
+    CHECK_MSG(strstr(open_printing(3, text), "device 3: compiling PTX takes minutes"), "%s", text);
+    cuda_shim.capability = own;
+}
+
+/* An error of the program's own calls is reported by its name when a device is opened, and never cleared. */
+static void test_program_error(void)
+{
+    enum { OUT_OF_MEMORY = 2 };
+    cuda_shim_set_error(OUT_OF_MEMORY);
+    CHECK(!gckpt_cuda_backend(1, &why) && cuda_shim_error() == OUT_OF_MEMORY);
+    CHECK_MSG(strstr(why, "device 1: ") && strstr(why, "cudaErrorMemoryAllocation"), "%s", why);
+    CHECK(gckpt_cuda_backend(0, &why) == gpu[0] && !why[0]);
+    for (int i = 0; i < 2; i++) { /* micro-batches that are captured; captures that fail */
+        net2 m = net2_make(NULL, gpu[0], 2, GCKPT_FP32, 0, 0);
+        cuda_shim.fail_upload = i;
+        for (int step = 0; step < 3; step++)
+            net2_step(&m, step, N, 0.05f, 0);
+        net2_free(&m, 0);
+        CHECK(cuda_shim_error() == (i ? 0 : OUT_OF_MEMORY));
     }
+    cuda_shim_set_error(0);
+}
+
+/* After an error that CUDA survives, the executor's steps return it. When all memory of the device is released, it is
+ * over. */
+static void test_survived(void)
+{
+    const gckpt_hyper hyper = { .lr = 0.02f };
+    char text[512] = "";
+    uint64_t want = 0;
+    for (int way = 0; way < 3; way++) {
+        net2 m = net2_make(NULL, gpu[0], 2, GCKPT_FP32, 0, 0);
+        cuda_shim.refuse_launch = way == 1 ? 4 : 0;
+        for (int again = 0; again < 2 && way == 1; again++) {
+            CHECK(gckpt_step(m.e, m.feeds, 3, N, &hyper, NULL) == GCKPT_E_BACKEND);
+            CHECK_MSG(strstr(gckpt_error_text(m.e), "_kernel: too many resources"), "%s",
+                      gckpt_error_text(m.e));
+            CHECK(!again || !strcmp(text, gckpt_error_text(m.e)));
+            snprintf(text, sizeof text, "%s", gckpt_error_text(m.e));
+        }
+        if (way == 0)
+            want = net2_step(&m, 0, N, 0, 0);
+        else if (way == 2)
+            CHECK(net2_step(&m, 0, N, 0, 0) == want);
+        net2_free(&m, 0);
+    }
+}
+
+/* gckpt_cuda_memory returns the bytes that can be allocated, without those for copies, which the first block takes. */
+static void test_memory(void)
+{
+    const unsigned long all = cuda_shim.device_bytes;
+    size_t left = 0, after = 0, total = 0;
+    CHECK(gckpt_cuda_memory(99, &left, &total) && !left && !total);
+    CHECK(!gckpt_cuda_memory(1, &left, &total) && total == all);
+    cuda_shim.device_bytes = total - left + (1 << 20);
+    CHECK(!gckpt_cuda_memory(1, &left, &total) && left == 1 << 20 &&
+          total == cuda_shim.device_bytes);
+    cuda_shim.fail_pinned = cuda_shim.fail_always = 1;
+    CHECK(!gpu[1]->allocate(gpu[1]->context, left, 64));
+    cuda_shim.fail_pinned = cuda_shim.fail_always = 0;
+    void *block = gpu[1]->allocate(gpu[1]->context, left, 64);
+    CHECK(block && !gckpt_cuda_memory(1, &after, &total) && after == 0);
+    CHECK(!gpu[1]->allocate(gpu[1]->context, 1, 64) &&
+          strstr(gpu[1]->memory_hint(gpu[1]->context), "smaller budget"));
+    gpu[1]->release(gpu[1]->context, block, left);
+    cuda_shim.device_bytes = all;
+}
+
+/* An allocation takes the memory of captures if there is no other. They are made again. */
+static void test_capture_memory(void)
+{
+    const unsigned long all = cuda_shim.device_bytes;
+    size_t left = 0, total = 0;
+    net2 m = net2_make(NULL, &watched, 2, GCKPT_FP32, 0, 0);
+    for (int step = 0; step < 3; step++)
+        net2_step(&m, step, N, 0, 0);
+    CHECK(cuda_shim.live_graphs > 0 && !gckpt_cuda_memory(0, &left, &total));
+    cuda_shim.device_bytes = total - left;
+    void *block = gpu[0]->allocate(gpu[0]->context, cuda_shim.graph_bytes, 64);
+    CHECK(block && cuda_shim.live_graphs == 0);
+    gpu[0]->release(gpu[0]->context, block, cuda_shim.graph_bytes);
+    cuda_shim.device_bytes = all;
+    repeated = 0;
+    for (int step = 3; step < 6; step++)
+        net2_step(&m, step, N, 0, 0);
+    CHECK(repeated > 0); /* captured again */
+    net2_free(&m, 0);
 }
 #endif
 
@@ -551,12 +667,15 @@ int main(int argc, char **argv)
     CHECK(!gckpt_cuda_backend(-1, &why) && strstr(why, "numbered from 0"));
     CHECK(!gckpt_cuda_backend(99, NULL));
 #ifdef GCKPT_CUDA_SHIM
+    test_program_error();
     test_open();
+    test_warning();
 #endif
     gpu[1] = gckpt_cuda_backend(1, &why);
     gpu[1] = gpu[1] ? gpu[1] : gpu[0];
 #ifdef GCKPT_CUDA_SHIM
     CHECK(gpu[1] != gpu[0]);
+    test_memory();
     allocations_at_start = cuda_shim.live_device;
 #endif
     static gckpt_backend lacks[2];
@@ -582,6 +701,8 @@ int main(int argc, char **argv)
     test_offloads();
 #ifdef GCKPT_CUDA_SHIM
     test_no_waits();
+    test_capture_memory();
+    test_survived();
     test_device_out_of_memory();
     test_broken();
 #endif

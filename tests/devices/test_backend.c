@@ -122,7 +122,7 @@ typedef struct {
     const gckpt_backend *backend;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
-    int micro, odd, stage, skips;
+    int micro, odd, stage, skips, streams;
     unsigned debug;
     gckpt_mode mode;
     gckpt_store *store; /* if NULL, makes a new one */
@@ -191,6 +191,7 @@ static small make(const setting *o, int wanted)
                           .optimiser = o->optimiser,
                           .custom_state = 1,
                           .kernels.stage_parameters = o->stage,
+                          .offload.state = o->streams,
                           .bf16.precision = o->precision,
                           .fetch.specs = fetch,
                           .fetch.count = 3,
@@ -272,7 +273,8 @@ static void test_small(void)
                               .precision = (gckpt_precision)precision,
                               .odd = way / 4,
                               .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
-                              .stage = way % 5 == 3 };
+                              .stage = way % 5 == 3,
+                              .streams = way % 3 == 2 };
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
                 for (int i = 0; i < 2; i++) {
                     o.backend = tested[i];
@@ -415,6 +417,7 @@ static void test_one_store(void)
         small m[4];
         for (int i = 0; i < 4; i++) {
             o.backend = way ? turns[i] : NULL;
+            o.streams = i == 3; /* its device has the state for m[0] and not for m[3] */
             m[i] = make(&o, 1);
         }
         CHECK(gckpt_store_get(o.store, 0, &kept) == GCKPT_OK);
@@ -443,6 +446,80 @@ static void test_one_store(void)
         gckpt_store_free(o.store); /* before its last executor */
         small_free(&m[3], 1);
         CHECK(tested_blocks(0) == 0 && tested_blocks(1) == 0);
+    }
+}
+
+/* ---- optimiser state in the host's memory (desc.offload.state) ---- */
+static const gckpt_backend *counted_of;
+static size_t counted; /* bytes that the backend has allocated */
+static void *counted_allocate(void *context, size_t bytes, size_t alignment)
+{
+    counted += bytes;
+    return counted_of->allocate(context, bytes, alignment);
+}
+
+/* Trains a matrix whose state passes through the workspace in two parts, of 2^20 and 2049 elements. Returns a hash of
+ * the results; *taken gets the bytes that the device allocated. */
+static uint64_t streamed_run(const gckpt_backend *b, const setting *o, size_t *taken)
+{
+    enum { SIDE = 1025, ELEMENTS = SIDE * SIDE };
+    const gckpt_init normal = { 0.02f, 0, 0 };
+    const size_t state = (o->optimiser == GCKPT_ADAMW ? 8 : o->optimiser == GCKPT_MOMENTUM ? 4 : 0) * (size_t)ELEMENTS;
+    static float streamed_x[2 * SIDE];
+    gckpt_backend watched = { 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, SIDE));
+    gckpt_tensor *y = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(SIDE, SIDE), normal), NULL);
+    const gckpt_term term = { gckpt_mean_squared_error(y, x, NULL), 1, 0 };
+    if (b) {
+        counted_of = b, counted = 0;
+        watched = *b;
+        watched.allocate = counted_allocate;
+    }
+    const gckpt_plan_desc d = { .mode = o->mode, .batch = o->micro ? 1 : 2, .backend = b ? &watched : NULL,
+                                .optimiser = o->optimiser, .update_in_backward = o->micro, .offload.state = o->streams };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    const int streams = b && o->streams;
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == (streams ? 0 : state) &&
+          gckpt_plan_kind_bytes(p, GCKPT_BYTES_HOST_STATE) == (streams ? state : 0));
+    const gckpt_exec_desc how = { .backend = d.backend, .debug = GCKPT_DEBUG_MEASURE };
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = o->micro ? 0 : 0.5f };
+    const gckpt_feed feed = { gckpt_id(x), streamed_x };
+    gckpt_report report = { 0 };
+    file saved = { 0 };
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < 2 * SIDE; i++)
+            streamed_x[i] = (float)((i * 7 + step) % 11 - 5) / 4;
+        CHECK_MSG(gckpt_step(e, &feed, 1, d.batch, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+    }
+    CHECK_MSG(gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "%zu bytes, planned were %zu", gckpt_bytes_measured(e),
+              gckpt_plan_bytes(p));
+    CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK);
+    const uint64_t hash = gckpti_fnv(gckpt_store_hash(s), saved.bytes, saved.size) ^ (uint64_t)gckpti_bits((float)report.grad_norm);
+    free(saved.bytes);
+    util_free(e, p, g, s);
+    *taken = counted;
+    return hash;
+}
+
+static void test_streamed(void)
+{
+    for (int way = 0; way < 4; way++) {
+        setting o = { .optimiser = way < 2 ? GCKPT_ADAMW : way == 2 ? GCKPT_MOMENTUM : GCKPT_SGD, .micro = way == 1 };
+        size_t taken[2], unused;
+        const uint64_t want = streamed_run(NULL, &o, &unused);
+        for (o.streams = 0; o.streams < 2; o.streams++)
+            CHECK_MSG(streamed_run(tested[way % 2], &o, &taken[o.streams]) == want, "way %d, streams %d: other bits", way,
+                      o.streams);
+        /* without the state, and with its workspace for 2^20 elements where the arena has no space for it */
+        const size_t state = (way < 2 ? 2 : way == 2 ? 1 : 0) * sizeof(float);
+        CHECK_MSG(taken[1] + state * 1025 * 1025 <= taken[0] + (state << 20) && taken[1] <= taken[0],
+                  "way %d: %zu bytes, with the state %zu", way, taken[1], taken[0]);
+        CHECK(tested_blocks(way % 2) == 0);
     }
 }
 
@@ -750,6 +827,7 @@ static void test_tested(unsigned first, unsigned count)
 {
     test_small();
     test_one_store();
+    test_streamed();
     test_skipped();
     test_tools();
     test_out_of_memory();

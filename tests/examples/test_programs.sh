@@ -264,6 +264,14 @@ check "the learning rate warms up" test "$(field "$work/a.json" step lr)" = 1.00
 check "--json - prints nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 25
 check "--json FILE" sh -c "build/gpt $small --steps 3 --json $work/b.json > $work/b.out"
 check "--json FILE has options, plan, steps, eval, end" test "$(wc -l < "$work/b.json")" -eq 7
+# 3 layers of width 32 on 32 tokens, 256 classes: a row's forward has 2 T (12 C^2 layers + C V) + 4 T^2 C layers FLOPs, its
+# backward twice as many
+check "--peak-tflops: the MFU in events, log and progress" sh -c "build/gpt $small --steps 2 --eval-every 0 --peak-tflops 0.5 \
+    --log $work/mfu.csv --json $work/mfu.json > $work/mfu.out && grep -q 'tokens/s, MFU [0-9.e-]* %' $work/mfu.out &&
+    head -n 1 $work/mfu.csv | grep -q 'seconds,tokens_per_second,mfu\$' &&
+    tail -n 1 $work/mfu.csv | awk -F, '{ flops = 8 * 3 * (2 * 32 * (12 * 32 * 32 * 3 + 32 * 256) + 4 * 32 * 32 * 32 * 3)
+        is = \$9 * \$7 * 0.5e12 / flops; exit !(is > 0.99999 && is < 1.00001) }' &&
+    test \"\$(sed -n 's/.*\"mfu\":\([^,]*\),.*/\1/p' $work/mfu.json | tail -n 1)\" = \"\$(tail -n 1 $work/mfu.csv | cut -d, -f 9)\""
 check "counts of one are printed in the singular" \
     sh -c "build/gpt $small --layers 1 --heads 1 --steps 1 --eval-every 0 > $work/one &&
     grep -q '^model  1 layer, 1 head, ' $work/one && grep -q '^plan .* 1 thread:' $work/one &&

@@ -29,14 +29,8 @@ void device_close(Device *d)
     each_stream(d, [](cudaStream_t *s) {
         if (*s)
             cudaStreamDestroy(*s);
-        *s = NULL;
     });
-    memset(d->slots, 0, sizeof d->slots);
-    d->offload = d->graph = d->comm = d->overlap = Queue();
-    d->pinned = d->staged = NULL;
-    d->params = NULL;
-    d->fork_event = NULL;
-    d->ready = 0;
+    memset(d, 0, sizeof *d);
 }
 
 /* Closes all devices when the program exits; memory of executors that still exist ends then. */
@@ -47,31 +41,34 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Creates streams, slots and step parameters. After an error, the caller calls device_close. */
-cudaError_t device_open(Device *d, int number)
+/* Warns if this program has no machine code for the device, so that CUDA compiles its PTX. */
+void warn_of_ptx(int number)
+{
+    cudaDeviceProp p = {};
+    cudaGetDeviceProperties(&p, number);
+    for (int arch : { __CUDA_ARCH_LIST__ }) /* 900: compute capability 9.0 */
+        if (arch / 100 == p.major && arch / 10 % 10 <= p.minor)
+            return;
+    fprintf(stderr, "CUDA device %d: compiling PTX takes minutes; nvcc -arch=native avoids it\n",
+            number);
+}
+
+/* Creates streams, events and step parameters. After an error, the caller calls device_close. */
+void device_open(Device *d, int number)
 {
     d->number = number;
-    cudaError_t error = cudaSetDevice(number);
+    check(d, cudaSetDevice(number), "cudaSetDevice");
+    if (d->problem[0])
+        return;
     /* cudaStreamNonBlocking: no stream waits for the program's default stream */
-    each_stream(d, [&error](cudaStream_t *s) {
-        if (error == cudaSuccess)
-            error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    each_stream(d, [d](cudaStream_t *s) {
+        check(d, cudaStreamCreateWithFlags(s, cudaStreamNonBlocking), "making streams");
     });
     d->stream = d->main;
-    each_event(d, [&error](cudaEvent_t *e) {
-        if (error == cudaSuccess)
-            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    each_event(d, [d](cudaEvent_t *e) {
+        check(d, cudaEventCreateWithFlags(e, cudaEventDisableTiming), "making events");
     });
-    if (error == cudaSuccess)
-        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&d->params, sizeof *d->params);
-    if (error == cudaSuccess)
-        error = cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream);
-    memset(&d->now, 0, sizeof d->now);
-    return error;
+    check(d, cudaMalloc(&d->params, sizeof *d->params), "cudaMalloc");
 }
 
 } // namespace
@@ -85,30 +82,36 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     const char *ignored;
     *(error ? error : &ignored) = problem;
     problem[0] = 0;
-    cudaError_t result = cudaGetDeviceCount(&count);
+    if (device >= 0 && device < most && devices[device].ready)
+        return &devices[device].backend;
+    cudaError_t result = cudaPeekAtLastError();
+    if (result != cudaSuccess) {
+        snprintf(problem, sizeof problem,
+                 "CUDA device %d: this program's error %s is pending: clear it (cudaGetLastError)",
+                 device, cudaGetErrorName(result));
+        return NULL;
+    }
+    result = cudaGetDeviceCount(&count);
     if (result != cudaSuccess) {
         format_error(problem, device, result, "looking for devices");
         cudaGetLastError();
         return NULL;
     }
     if (device < 0 || device >= count || device >= most) {
-        snprintf(problem, sizeof problem, "CUDA device %d: this machine has %d, numbered from 0%s",
-                 device, count, device >= most ? ", of which 16 can be used" : "");
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, numbered from 0", device,
+                 count < most ? count : most);
         return NULL;
     }
     Device *d = &devices[device];
-    if (d->ready)
-        return &d->backend;
-    result = device_open(d, device);
-    if (result != cudaSuccess)
-        format_error(problem, device, result, "making streams and buffers");
-    else
-        self_test(d, problem);
-    if (problem[0])
+    device_open(d, device);
+    if (!d->problem[0])
+        warn_of_ptx(device), self_test(d);
+    if (d->problem[0]) {
+        memcpy(problem, d->problem, sizeof problem);
         device_close(d);
-    cudaGetLastError();
-    if (problem[0])
+        cudaGetLastError();
         return NULL;
+    }
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
@@ -118,4 +121,18 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                    use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
+}
+
+extern "C" const char *gckpt_cuda_memory(int device, size_t *left, size_t *total)
+{
+    const char *error;
+    const gckpt_backend *b = gckpt_cuda_backend(device, &error);
+    *left = *total = 0;
+    if (!b)
+        return error;
+    DeviceLock d(b->context);
+    check(d, cudaMemGetInfo(left, total), "cudaMemGetInfo");
+    const size_t slots = d->staged ? 0 : (size_t)SLOTS * SLOT_BYTES;
+    *left -= *left < slots ? *left : slots;
+    return d->problem[0] ? d->problem : NULL;
 }

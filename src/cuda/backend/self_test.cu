@@ -21,8 +21,8 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
         *broken = 7;
 }
 
-/* Runs self_test_kernel. If it fails, writes the error to `text`, which has TEXT bytes. */
-void self_test(Device *d, char *text)
+/* Runs self_test_kernel, whose result goes to params for a moment. */
+void self_test(Device *d)
 {
     static const char *const wrong[] = { "",
                                          "subnormals are flushed to zero",
@@ -32,21 +32,14 @@ void self_test(Device *d, char *text)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "products of bf16 plans do not flush to zero" };
-    int broken = -1, *result = NULL;
-    cudaError_t error = cudaMalloc(&result, sizeof *result);
-    if (error == cudaSuccess) {
-        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, result);
-        error = cudaGetLastError();
-    }
-    if (error == cudaSuccess)
-        error = cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(d->stream);
-    cudaFree(result);
-    if (error != cudaSuccess)
-        format_error(text, d->number, error, "self-test");
-    else if (broken)
-        snprintf(text, TEXT,
+    int broken = -1, *result = (int *)(void *)d->params;
+    launch<self_test_kernel>(d, 1, 1, 0, 1.000244140625f, 1.00048828125f, result);
+    check(d, cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
+          "self-test");
+    check(d, cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream), "self-test");
+    wait_all(d, "self-test");
+    if (broken && !d->problem[0])
+        snprintf(d->problem, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
                  "without -use_fast_math",
                  d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);

@@ -49,30 +49,32 @@ struct Queue {
     int pending;                 /* nonzero: launches since a join of all */
 };
 
-/* A device. Calls of all threads and executors are serialised into one stream. */
+/* A device. Calls of all threads and executors are serialised by locks[number] into one stream. */
 struct Device {
     int number, ready;
-    std::recursive_mutex lock;
     cudaStream_t main, feeds; /* computation; copies to the device */
     cudaStream_t stream;      /* current stream: main or comm.stream */
     Queue offload, graph, comm; /* offloads; offloads in captures; communication */
     Queue overlap;                /* products that overlap with later kernels */
     cudaEvent_t fork_event;       /* start of an overlapped launch */
     int busy;                   /* nonzero: kernels were launched since the last synchronisation */
-    char problem[TEXT];         /* the first error */
+    long blocks;                /* allocated blocks, of device and of pinned memory */
+    char problem[TEXT];         /* the first error of the executors that have these blocks */
     StepParamSet now, *params;      /* `params` gets a copy of `now` */
     Slot slots[SLOTS];
-    char *pinned, *staged;
+    char *pinned, *staged;      /* memory of the slots; NULL before the first block */
     /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
      * has a separate capture. capture is the one in progress, or NULL. */
     std::map<std::tuple<const void *, int64_t, bool>, Capture> captures;
     Capture *capture;
     int capture_failed;                             /* the capture in progress failed */
     int ids[LOSSES], losses; /* of the losses of params->at[2], ..: op ids, number */
-    int slot; /* the next one */
+    int slot;                /* the next one */
+    int graphs;              /* number of captures that have a graph */
     gckpt_backend backend;
 };
 Device devices[16];
+std::recursive_mutex locks[16];
 thread_local bool on_comm[16]; /* on_comm[i]: this thread's calls go to device i's queue comm */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
@@ -112,9 +114,12 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* Keeps the first error. In a capture, an error only ends it: the micro-batch then just runs. */
+/* Keeps the first error. In a capture, an error only ends it: the micro-batch then just runs. Only
+ * errors of this file are cleared, not those of the program's own calls. */
 void check(Device *d, cudaError_t error, const char *what)
 {
+    if (error != cudaSuccess)
+        cudaGetLastError();
     if (error != cudaSuccess && d->capture)
         d->capture_failed = 1;
     else if (error != cudaSuccess && !d->problem[0])
@@ -138,6 +143,7 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 }
 
 void launch_pending(Device *d); /* common/update.cu */
+void discard_captures(void *context, const void *owner); /* device/replay.cu */
 
 /* Each function of the backend holds this lock: one thread at a time, with this device as CUDA's
  * current one. The device stays current, since restoring another would create a context there.
@@ -146,14 +152,15 @@ struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
     {
-        d->lock.lock();
-        cudaSetDevice(d->number), cudaGetLastError();
+        locks[d->number].lock();
+        if (cudaSetDevice(d->number) != cudaSuccess)
+            cudaGetLastError();
         d->stream = d->main;
         if (!keep_pending)
             launch_pending(d);
         d->stream = on_comm[d->number] ? d->comm.stream : d->main;
     }
-    ~DeviceLock() { d->lock.unlock(); }
+    ~DeviceLock() { locks[d->number].unlock(); }
     operator Device *() const { return d; }
     Device *operator->() const { return d; }
 };
@@ -179,8 +186,8 @@ void launch(Device *d, dim3 grid, dim3 block, int shared, const A &...a)
                      cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           shared),
                      name_of<KERNEL>());
-    LAUNCH(KERNEL, grid, block, (size_t)shared, d->stream, a...);
-    check_kernel(d, cudaGetLastError(), name_of<KERNEL>());
+    check_kernel(d, LAUNCH(KERNEL, grid, block, (size_t)shared, d->stream, a...),
+                 name_of<KERNEL>());
     d->busy = 1;
 }
 

@@ -1,7 +1,19 @@
 /* ---- memory ---- */
 thread_local char memory_text[TEXT + 2]; /* why this thread's last allocation failed */
 
-/* Allocates device memory that is aligned to at least 256 bytes. */
+/* Allocates the slots' memory, if there is none, and a block of the device. */
+cudaError_t take_block(Device *d, size_t bytes, void **block)
+{
+    cudaError_t error = cudaSuccess;
+    if (!d->pinned)
+        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess && !d->staged)
+        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
+    return error != cudaSuccess ? error : cudaMalloc(block, bytes ? bytes : 1);
+}
+
+/* Allocates device memory that is aligned to at least 256 bytes. Captures give theirs back first.
+ * An error ends with the blocks of the executors that had it. */
 void *allocate(void *context, size_t bytes, size_t)
 {
     DeviceLock d(context);
@@ -10,9 +22,15 @@ void *allocate(void *context, size_t bytes, size_t)
     memory_text[0] = 0;
     if (reject_capture(d))
         return NULL;
-    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (!d->blocks)
+        d->problem[0] = 0;
+    cudaError_t error = take_block(d, bytes, &p);
+    if (error == cudaErrorMemoryAllocation && d->graphs) {
+        discard_captures(context, NULL);
+        error = take_block(d, bytes, &p);
+    }
     if (error == cudaSuccess)
-        return p;
+        return d->blocks++, p;
     cudaGetLastError();
     if (error != cudaErrorMemoryAllocation) {
         check(d, error, "cudaMalloc");
@@ -74,6 +92,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     DeviceLock d(context);
     wait_all(d, "release");
     check(d, FREE(memory), "release");
+    d->blocks -= memory != NULL;
 }
 
 /* The backend's copy_in, through slots. The host waits only for a slot that is still read. */
@@ -135,7 +154,7 @@ void *host_get(void *context, size_t bytes)
     memory_text[0] = 0;
     cudaError_t error = cudaMallocHost(&p, bytes);
     if (error == cudaSuccess)
-        return p;
+        return d->blocks++, p;
     cudaGetLastError();
     snprintf(memory_text, sizeof memory_text,
              ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "

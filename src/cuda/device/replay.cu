@@ -4,15 +4,17 @@ void destroy_capture(Device *d, Capture *r)
     if (r->graph) {
         wait_all(d, "a recorded micro-batch");
         check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+        d->graphs--;
     }
     *r = Capture();
 }
 
+/* Destroys the captures of `owner`, or all if it is NULL. */
 void discard_captures(void *context, const void *owner)
 {
     DeviceLock d(context);
     for (auto at = d->captures.begin(); at != d->captures.end();) {
-        const bool discards = std::get<0>(at->first) == owner;
+        const bool discards = !owner || std::get<0>(at->first) == owner;
         if (discards)
             destroy_capture(d, &at->second);
         at = discards ? d->captures.erase(at) : std::next(at);
@@ -66,8 +68,8 @@ int replay(void *context, const gckpt_step_params *m)
         return 1;
     }
     if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
-        return 0;
-    d->lock.lock();
+        return cudaGetLastError(), 0;
+    locks[d->number].lock();
     d->capture = r;
     d->capture_failed = 0;
     return 0;
@@ -84,13 +86,13 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
+    d->graphs += r->graph != NULL;
     if (!d->capture_failed) /* uploads now: a launch that lacks the memory for it would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
-    cudaGetLastError();
     d->capture = NULL;
-    d->lock.unlock();
+    locks[d->number].unlock();
     if (d->capture_failed) {
         destroy_capture(d, r);
         return 0;

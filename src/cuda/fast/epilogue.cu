@@ -136,9 +136,9 @@ template <FusedOp op> __device__ inline float fused_value(float v, float other)
     return op == GELU ? gelu_of(v) : op == GELU_GRAD ? v * gelu_deriv_of(other) : v + other;
 }
 
-/* Writes a tile of bf16 in runs of 8, four runs at once if all elements exist (WHOLE). The tile of
- * `other` follows it in shared memory. */
-template <int size, bool WHOLE, FusedOp op>
+/* Writes a tile of bf16 in runs of 8, four runs at once if all elements exist (WHOLE). STAGED: the
+ * tile of `other` follows it in shared memory. */
+template <int size, bool STAGED, bool WHOLE, FusedOp op>
 __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
     enum { CHUNKS = size / 8, STEP = 128 / CHUNKS, ONCE = WHOLE ? 4 : 1 };
@@ -156,8 +156,15 @@ __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint
         UNROLLED(q, ONCE) {
             const int at = Swizzled<size>::at(k + q * STEP, chunk);
             vec[q] = load<4>((const uint32_t *)(const void *)(tile + at));
-            if (op > GELU)
+            if (op > GELU && STAGED)
                 other[q] = load<4>((const uint32_t *)(const void *)(tile + size * size + at));
+            if (op > GELU && !STAGED) {
+                const Matrix<uint16_t> &m = p.fusion.other;
+                float u[8];
+                read_vec<8>(Values{ NULL, m.x }, (i0 + k + q * STEP) * m.stride + j, left,
+                            m.aligned, u);
+                UNROLLED(e, 4) other[q].v[e] = bf16_pair(u[2 * e], u[2 * e + 1]);
+            }
         }
         if (p.c.bf16 != p.fusion.out)
             UNROLLED(q, ONCE) put(p.c.bf16, k + q * STEP, vec[q]);
@@ -175,29 +182,29 @@ __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint
     }
 }
 
-template <int size, bool WHOLE>
+template <int size, bool STAGED, bool WHOLE>
 __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, const uint16_t *tile)
 {
     switch (p.fusion.op) {
-    case NO_OP: return mma_write<size, WHOLE, NO_OP>(p, i0, j0, tile);
-    case GELU: return mma_write<size, WHOLE, GELU>(p, i0, j0, tile);
-    case GELU_GRAD: return mma_write<size, WHOLE, GELU_GRAD>(p, i0, j0, tile);
-    default: return mma_write<size, WHOLE, PLUS>(p, i0, j0, tile);
+    case NO_OP: return mma_write<size, STAGED, WHOLE, NO_OP>(p, i0, j0, tile);
+    case GELU: return mma_write<size, STAGED, WHOLE, GELU>(p, i0, j0, tile);
+    case GELU_GRAD: return mma_write<size, STAGED, WHOLE, GELU_GRAD>(p, i0, j0, tile);
+    default: return mma_write<size, STAGED, WHOLE, PLUS>(p, i0, j0, tile);
     }
 }
 
-/* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. */
-template <int size, Epilogue epilogue, int DOWN, int ACROSS>
+/* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. STAGED: that
+ * has space for two tiles of c. */
+template <int size, bool STAGED, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
                                     uint16_t *tiles)
 {
-    static_assert(size <= STAGES * BK, "room for two tiles of c");
     const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
     const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
                whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
     if (writes_bf16) {
         __syncthreads(); /* all operands have been read */
-        if (p.fusion.op > GELU)
+        if (p.fusion.op > GELU && STAGED)
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);
     }
@@ -219,9 +226,9 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         gckpti_cp_async_wait<0>();
         __syncthreads();
         if (whole && p.c_row % 8 == 0)
-            mma_write_fused<size, true>(p, at.i0, at.j0, tiles);
+            mma_write_fused<size, STAGED, true>(p, at.i0, at.j0, tiles);
         else
-            mma_write_fused<size, false>(p, at.i0, at.j0, tiles);
+            mma_write_fused<size, STAGED, false>(p, at.i0, at.j0, tiles);
     } else if (epilogue != ROW_STATS) {
         UNROLLED(y, 2 * DOWN) {
             float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;

@@ -57,10 +57,10 @@ template <int DOWN, int ACROSS> struct Fragments {
     }
 };
 
-/* Adds all terms to c. Tiles of BK terms are copied STAGES - 1 ahead; while 16 terms are
+/* Adds all terms to c. Tiles of BK terms are copied STEPS - 1 ahead; while 16 terms are
  * multiplied, the next 16 are read from shared memory. WHOLE: all tiles are complete, and the loop
  * is short, as instructions that it skips would have to come from the L2 again. */
-template <bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
+template <int STEPS, bool WHOLE, int size, int a_along, int b_along, int DOWN, int ACROSS>
 __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<size> &at,
                                           uint16_t *tiles, float (&c)[DOWN][ACROSS][4])
 {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
-        uint16_t *to = tiles + step % STAGES * 2 * TILE;
+        uint16_t *to = tiles + step % STEPS * 2 * TILE;
         if (step < steps) {
             stage_terms<WHOLE, size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
             stage_terms<WHOLE, size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
@@ -78,20 +78,20 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
         gckpti_cp_async_commit();
     };
     const auto wait_tile = [&](int step) { /* first terms, once all copies are done */
-        const uint16_t *from = tiles + step % STAGES * 2 * TILE;
-        gckpti_cp_async_wait<STAGES - 2>();
+        const uint16_t *from = tiles + step % STEPS * 2 * TILE;
+        gckpti_cp_async_wait<STEPS - 2>();
         __syncthreads();
         first.load(read_a, read_b, from, from + TILE, 0);
         return from;
     };
 #pragma unroll 1
-    for (int s = 0; s < STAGES - 1; s++)
+    for (int s = 0; s < STEPS - 1; s++)
         issue(s);
     const uint16_t *now = wait_tile(0);
 #pragma unroll 1
     for (int s = 0; s < whole_steps; s++) {
         second.load(read_a, read_b, now, now + TILE, 16);
-        issue(s + STAGES - 1);
+        issue(s + STEPS - 1);
         first.multiply(c);
         now = wait_tile(s + 1);
         second.multiply(c);
@@ -107,8 +107,8 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
 /* A block of four warps computes size x size elements, each warp a quarter. 16 terms are one mma:
  * an element's sum is a chain of these groups, in order, in one register, for any tile. 128 x 128
  * takes 64 KiB, two blocks per SM; if that leaves SMs idle, tiles are 64 x 64. Adjacent blocks read
- * the same rows of a, which stay in the L2. */
-template <int size, int a_along, int b_along, Epilogue epilogue>
+ * the same rows of a, which stay in the L2. STEPS: stages in shared memory. */
+template <int size, int STEPS, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
@@ -119,19 +119,24 @@ __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     const bool whole = at.i0 + size <= p.m && at.j0 + size <= p.n;
     mma_start(p, whole && p.aligned, at.i, at.j, c);
     if (whole && p.a.aligned && p.b.aligned && p.k % BK == 0)
-        mma_terms<true, size, a_along, b_along>(p, at, tiles, c);
+        mma_terms<STEPS, true, size, a_along, b_along>(p, at, tiles, c);
     else
-        mma_terms<false, size, a_along, b_along>(p, at, tiles, c);
-    mma_epilogue<size, epilogue>(p, c, tiles);
+        mma_terms<STEPS, false, size, a_along, b_along>(p, at, tiles, c);
+    mma_epilogue<size, size <= STEPS * BK, epilogue>(p, c, tiles);
 }
 
+/* An SM with 100 KiB (sm_86, sm_89, sm_120) holds two blocks of 128 x 128 with 3 stages. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
+    enum { STAGE_BYTES = 2 * size * BK * (int)sizeof(uint16_t), LESS = size == 128 ? 3 : STAGES };
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
-    run<mma_product_kernel<size, a_along, b_along, epilogue>>(call, dim3((unsigned)blocks),
-                128, bytes, p);
+    if (attribute_of(call, cudaDevAttrMaxSharedMemoryPerMultiprocessor) < 2 * STAGES * STAGE_BYTES)
+        run<mma_product_kernel<size, LESS, a_along, b_along, epilogue>>(
+            call, dim3((unsigned)blocks), 128, LESS * STAGE_BYTES, p);
+    else
+        run<mma_product_kernel<size, STAGES, a_along, b_along, epilogue>>(
+            call, dim3((unsigned)blocks), 128, STAGES * STAGE_BYTES, p);
 }
 
 /* Returns the number of size x size tiles on the busiest processor. */
