@@ -155,15 +155,15 @@
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
- *     >>store     parameters and optimiser state, however they are stored                     1615
+ *     >>store     parameters and optimiser state, however they are stored                     1617
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7780
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1169
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7779
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4804
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4830
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4622
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4659
  *     >>files     safetensors                                                                 1471
  *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2834
@@ -1277,6 +1277,10 @@ typedef struct {
     size_t bytes;  /* of slower memory that may be used; 0 (default) offloads nothing */
     uint64_t cost; /* gckpt_cost of copying 2^20 bytes one way; rounded up; default 0 */
     int overlap;   /* if nonzero, copies overlap computation; default 0 */
+    /* If nonzero, the optimiser state of a backend with its own memory stays in the host's memory;
+     * an update copies 2^20 elements of it at a time into workspace and back. Its bytes are of kind
+     * GCKPT_BYTES_HOST_STATE. If 0 (default), it is in the backend's memory. */
+    int state;
 } gckpt_offload_options;
 
 /* All zero, or a NULL desc, selects the defaults. */
@@ -1360,7 +1364,8 @@ enum {
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_REDUCTION,
     GCKPT_BYTES_GATHERED,
-    GCKPT_BYTES_PADDING, /* gckpt_shard explains the last three */
+    GCKPT_BYTES_PADDING,    /* gckpt_shard explains these three */
+    GCKPT_BYTES_HOST_STATE, /* not in gckpt_plan_bytes: gckpt_offload_options.state */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -1577,8 +1582,7 @@ struct gckpt_backend {
      * if their bits depend on the size of micro-batches, and precision to GCKPT_BF16 if it has none
      * for these shapes. in[i].bf16, out_bf16 and grad_out_bf16 only say which tensors the plan
      * keeps as bf16. A function of op, call and the backend's name only. A kernel's workspace
-     * begins a multiple of 64 bytes after the executor's copies, which have the plan's
-     * alignment. */
+     * begins a multiple of 64 bytes after copies that have the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* Returns the kernel of an op's forward or backward, found by op->name or, for users' ops, by
      * op; called for each instruction when an executor is made, perhaps repeatedly, with the same
@@ -1592,8 +1596,8 @@ struct gckpt_backend {
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
-    /* Waits until all calls are done. Returns NULL, or the first error since the backend was made;
-     * after an error all later calls return that error. */
+    /* Waits until all calls are done. Returns NULL or the first error, which later calls return as
+     * well, until all memory of the backend is released. */
     const char *(*finish)(void *context);
     /* All functions below may be NULL. A backend that has all kernels of a micro-batch can capture
      * and replay it. The executor calls replay before the first instruction. If replay returns 1,
@@ -1635,8 +1639,10 @@ struct gckpt_backend {
 
 /* In gradckpt_cuda.cu, which nvcc compiles and a program links: returns the backend of a CUDA
  * device (numbered from 0), the same one each time, or NULL and in *error the reason. Calls that
- * use it make that device their thread's current one. */
+ * use it make that device their thread's current one. gckpt_cuda_memory opens it, sets *total to
+ * its bytes and *left to those that executors can still allocate, and returns NULL or an error. */
 extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
+extern const char *gckpt_cuda_memory(int device, size_t *left, size_t *total);
 #endif
 
 /* >>api-run ------------------------------------------------------------------------------------ */
@@ -2999,8 +3005,8 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields, then
- * sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields,
+ * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
     enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };
@@ -5383,17 +5389,20 @@ static void gckpti_free_mirror(const gckpt_store *s, gckpti_param *q)
     memset(m, 0, sizeof *m);
 }
 
-/* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
-GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b)
+/* Copies the newest values to a backend's own memory, and the state: at least `states` arrays, and
+ * those that are there; none if it is -1. Returns 0 if the memory is full. */
+GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b, int states)
 {
     gckpti_mirror *m = &q->mirror;
-    if (m->backend != b)
+    if (m->backend != b || (m->array[1] && states < 0))
         gckpti_free_mirror(s, q);
     m->backend = b;
     const int on_host = gckpti_is_compressed((int)q->p.storage) && !b->dequantise;
     for (int i = on_host; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
+        if (fresh && i && i > states)
+            break;
         if (fresh)
             m->array[i] = (float *)b->allocate(b->context, bytes, 64);
         if (!m->array[i])
@@ -13325,9 +13334,8 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
  * statistics; in inference, batchnorm takes mean and variance from these statistics. */
 
 /* A work item is some whole groups: of one image in the forward, of all images in the backward.
- * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a thread
- * then writes the pixels that it also has in the ops before and after, and finds them in its cache.
- */
+ * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a
+ * thread then writes the pixels that it has in the ops before and after, and has in its cache. */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
@@ -15579,6 +15587,7 @@ typedef struct {
 #define gckpti_run_on_host(e, ins, c)                ((void)0)
 #define gckpti_host_scratch_bytes(e)                 0
 #define gckpti_has_known_counts(e)                   0
+#define gckpti_update_in_parts(e, ins, call, pass)   0
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)
@@ -16445,11 +16454,18 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 /* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
 
+
+/* Most elements of which an update then has the state in its workspace at a time. */
+enum { GCKPTI_STREAMED = 1 << 20 }; /* a multiple of GCKPT_UPDATE_BLOCK */
+
+
 #else
 #define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
 #define gckpti_backend_name(b)            "the processor"
 #define gckpti_has_fast_kernel(b, op)     0
 #define gckpti_query_backend(b, op, call) GCKPT_OK
+#define gckpti_streams_state(d)           0
+#define gckpti_state_workspace(p, t)      0
 #endif
 
 #ifndef GCKPT_SMALL
@@ -16797,6 +16813,23 @@ GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b)
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op)
 {
     return b && b->find_fast && (!op || b->find_fast(b->context, op, GCKPT_FORWARD));
+}
+
+/* Returns 1 if the host keeps the optimiser state of a device (desc.offload.state). */
+GCKPTI_FN int gckpti_streams_state(const gckpt_plan_desc *d)
+{
+    return d->offload.state && d->backend && d->backend->own_memory;
+}
+
+/* Returns the bytes of the workspace through which t's state then passes, else 0. */
+GCKPTI_FN size_t gckpti_state_workspace(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_optimiser o = p->desc->optimiser;
+    const size_t n = gckpti_round_up((size_t)gckpti_elements(&t->shape), 16);
+    const size_t states = t->running ? 0 : (o == GCKPT_MOMENTUM) + 2u * (o == GCKPT_ADAMW);
+    return gckpti_streams_state(p->desc)
+               ? states * sizeof(float) * (n < GCKPTI_STREAMED ? n : GCKPTI_STREAMED)
+               : 0;
 }
 
 /* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
@@ -17396,7 +17429,8 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
             int *last = &p->gradient[p->total[i]].last, r = p->backwards - 1;
             if (!p->accumulates && !p->desc->update_in_backward)
                 *last = r;
-            size_t bytes = gckpti_custom_bytes(p, p->tensors[i], p->desc->workspace_bytes);
+            size_t bytes = gckpti_custom_bytes(p, p->tensors[i], p->desc->workspace_bytes) +
+                           gckpti_state_workspace(p, p->tensors[i]);
             size_t *most = &p->workspace_backward[p->node[p->backward[*last < r ? *last : r]].id];
             *most = bytes > *most ? bytes : *most;
         }
@@ -18915,7 +18949,7 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
-    buffers += p->desc->workspace_bytes ? (size_t)p->n : 0;
+    buffers += p->desc->workspace_bytes || gckpti_streams_state(p->desc) ? (size_t)p->n : 0;
     for (int x = 0; x < d->sched.length; x++) {
         const int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
         buffers += i < 0 ? p->workspace_backward[id] > 0
@@ -19135,10 +19169,11 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         } else if (ins->kind == GCKPT_UPDATE) {
             gckpti_add_gradient(p, d, p->gradient[p->total[ins->id]].result, y);
             gckpti_add_addends(p, d, ins->id, 0, y);
-            size_t n = gckpti_custom_bytes(p, p->tensors[ins->id], p->desc->workspace_bytes);
+            size_t n = gckpti_custom_bytes(p, p->tensors[ins->id], p->desc->workspace_bytes) +
+                       gckpti_state_workspace(p, p->tensors[ins->id]);
             if (n > 0 && (workspace < 0 || d->buffers[workspace].size < n))
                 workspace = gckpti_add_buffer(d, n, y, y, ins->id, GCKPT_BUFFER_WORKSPACE);
-            if (p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER)
+            if (n > 0 || p->desc->optimiser == GCKPT_CUSTOM_OPTIMISER)
                 gckpti_add_operand(d, n > 0 ? workspace : -1, y);
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
@@ -20362,11 +20397,13 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
         for (bytes = bytes ? bytes : gckpti_array_bytes(s, q, 1); more > 0; more--)
             state = gckpti_add_bytes(state, bytes);
     }
+    const size_t on_host = gckpti_streams_state(p->desc) ? state : 0;
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
-        kind_bytes[GCKPT_BYTES_STATE] = state;
+        kind_bytes[GCKPT_BYTES_STATE] = state - on_host;
+        kind_bytes[GCKPT_BYTES_HOST_STATE] = on_host;
     }
-    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
+    return gckpti_add_bytes(gckpti_add_bytes(parameters, state - on_host), kept);
 }
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
@@ -25024,9 +25061,12 @@ GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
  * in e if `in_step` is nonzero, else in its store. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
 {
+    const int states = e->plan->kind_bytes[GCKPT_BYTES_HOST_STATE] ? -1
+                       : gckpti_is_inference(e->plan)              ? 0
+                                                                   : gckpti_state_slots(q);
     if (!gckpti_backend(e)->own_memory)
         gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
+    else if (!gckpti_push(e->store, q, e->desc.backend, states))
         return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
                             "%s: backend %s has no memory for its copy of \"%s\"%s",
                             in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,
@@ -25453,6 +25493,39 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         most = bytes > most ? bytes : most;
     }
     return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
+}
+
+/* >>devices/state */
+
+/* Runs an update whose state is on the host, part by part, and returns 1; else returns 0. */
+GCKPTI_FN int gckpti_update_in_parts(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpt_call *call, const gckpt_update_pass *pass)
+{
+    const gckpti_plan_param *param = &e->plan->params[ins->id];
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    if (!pass->update || !param->slots || !e->plan->kind_bytes[GCKPT_BYTES_HOST_STATE])
+        return 0;
+    const int64_t n = (int64_t)gckpti_round_up((size_t)param->elements, 16);
+    const int64_t most = gckpti_min(n, GCKPTI_STREAMED);
+    gckpt_update_pass part = *pass;
+    gckpti_operands o;
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    for (int i = 0; i < param->slots; i++)
+        part.state[i] = gckpti_arena_f32(e, o.addends[ins->uses - 1]) + i * most;
+    for (int64_t at = 0; at < pass->elements; at += most) {
+        part.elements = gckpti_min(most, pass->elements - at);
+        const size_t bytes = (size_t)part.elements * sizeof(float);
+        for (int i = 0; i < param->slots; i++)
+            gckpti_to_backend(e, part.state[i], q->p.state[i] + at, bytes);
+        GCKPTI_OF(gckpti_backend(e), update)(call, &part);
+        for (int i = 0; i < param->slots; i++)
+            gckpti_from_backend(e, q->p.state[i] + at, part.state[i], bytes);
+        part.gradient += most;
+        part.values += most;
+        part.base = (const unsigned char *)part.base + bytes;
+        part.squares = part.squares ? part.squares + most / GCKPT_UPDATE_BLOCK : NULL;
+    }
+    return 1;
 }
 
 /* >>devices/capture */
@@ -26877,7 +26950,8 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
     }
-    GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
+    if (!gckpti_update_in_parts(e, ins, &c, &pass))
+        GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
 
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
@@ -27127,8 +27201,8 @@ static void gckpti_measure(gckpt_exec *e)
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
-    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->debug.high_water
+    return exec ? gckpt_store_bytes(exec->store) - exec->plan->kind_bytes[GCKPT_BYTES_HOST_STATE] +
+                      exec->plan->kind_bytes[GCKPT_BYTES_CACHES] + exec->debug.high_water
                 : 0;
 }
 

@@ -109,8 +109,8 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields, then
- * sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields,
+ * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
     enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };

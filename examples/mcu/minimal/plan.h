@@ -158,7 +158,7 @@ const gckpt_plan plan = {
 #else
     8,
 #endif
-    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0 },
+    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0, 0 },
     gckpti_plan_nodes,
 #ifdef GCKPT_SMALL
     NULL,

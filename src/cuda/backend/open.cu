@@ -30,7 +30,7 @@ void device_close(Device *d)
         if (*s)
             cudaStreamDestroy(*s);
     });
-    memset(d, 0, sizeof *d);
+    *d = Device();
 }
 
 /* Closes all devices when the program exits; memory of executors that still exist ends then. */
