@@ -13,9 +13,9 @@ GCKPT_API int gckpt_threads(void)
 
 #if GCKPTI_HAS_FAST
 /* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. Items are cut into one range for each worker; a thread
- * claims items of its own range first: in the next loop it then reads what its own core has
- * written. ---- */
+ * worker's number selects its scratch. Each worker has a range of the items, of which a thread
+ * claims its own first: so the same core writes a part of a tensor and reads it in the next loop.
+ * ---- */
 enum { GCKPTI_RANGES = 64 };
 typedef struct {
     int64_t next, end;

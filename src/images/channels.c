@@ -20,7 +20,7 @@
 
 /* A work item is some whole groups: of one image in the forward, of all images in the backward.
  * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a
- * thread then writes the pixels that it has in the ops before and after, and has in its cache. */
+ * thread then writes the pixels that it also has in the ops before and after. */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;

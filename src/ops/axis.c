@@ -28,7 +28,7 @@ static void gckpti_move_plane(const gckpti_strided *s)
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
     const int dense = d_step[0] == 1 && x_step[0] == 1;
-    const int64_t most = dense ? n : 32; /* else what a row leaves in the cache serves the next */
+    const int64_t most = dense ? n : 32; /* else the cache lines of a part serve the next rows */
     for (int64_t j = 0; j < n; j += most)
         for (int64_t row = 0; row < s->it.size[1]; row++) {
             float *to = d + j * d_step[0] + row * d_step[1];
