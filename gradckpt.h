@@ -160,7 +160,7 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7779
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4830
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4832
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4659
@@ -2909,9 +2909,9 @@ GCKPT_API int gckpt_threads(void)
 
 #if GCKPTI_HAS_FAST
 /* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. Items are cut into one range for each worker; a thread
- * claims items of its own range first: in the next loop it then reads what its own core has
- * written. ---- */
+ * worker's number selects its scratch. Each worker has a range of the items, of which a thread
+ * claims its own first: so the same core writes a part of a tensor and reads it in the next loop.
+ * ---- */
 enum { GCKPTI_RANGES = 64 };
 typedef struct {
     int64_t next, end;
@@ -7570,7 +7570,7 @@ GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 }
 
 /* ---- losses over classes: one row of n logits (ops/losses.c) ---- */
-/* Computes the gradient d of n logits x. That of class `at`, if it is one of them, is computed by
+/* Computes the gradient d of n logits x. A class `at` among them has its gradient computed by
  * itself, from the old d[at] (d may be x). */
 GCKPTI_KERNEL void V(class_gradients)(const float *x, float *d, int64_t n,
                                       const gckpti_class_row *c)
@@ -10335,7 +10335,7 @@ static void gckpti_move_plane(const gckpti_strided *s)
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
     const int dense = d_step[0] == 1 && x_step[0] == 1;
-    const int64_t most = dense ? n : 32; /* else what a row leaves in the cache serves the next */
+    const int64_t most = dense ? n : 32; /* else the cache lines of a part serve the next rows */
     for (int64_t j = 0; j < n; j += most)
         for (int64_t row = 0; row < s->it.size[1]; row++) {
             float *to = d + j * d_step[0] + row * d_step[1];
@@ -13335,7 +13335,7 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
 
 /* A work item is some whole groups: of one image in the forward, of all images in the backward.
  * With several threads, batchnorm writes y and dx in a second loop, whose items are pixels: a
- * thread then writes the pixels that it has in the ops before and after, and has in its cache. */
+ * thread then writes the pixels that it also has in the ops before and after. */
 typedef struct {
     const gckpt_call *call;
     const gckpti_channel_kernels *kernels;
@@ -16481,7 +16481,7 @@ enum { GCKPTI_STREAMED = 1 << 20 }; /* a multiple of GCKPT_UPDATE_BLOCK */
 enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
 /* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_PLACE_ORDERS };
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
 /* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {
@@ -17466,8 +17466,8 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
  * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
  * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999), until that
- * no longer helps; then the same from the order of lifetimes. Buffers that are live all the time
- * are placed first and take no part.
+ * no longer helps; then the same from two other orders. Buffers that are live all the time are
+ * placed first and take no part.
  *
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
@@ -17603,7 +17603,9 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
         const gckpt_buffer *b = s->placements[s->keys[i].value].buffer;
         uint64_t lifetime = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / lifetime ? UINT64_MAX : size * lifetime;
-        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA ? area : lifetime);
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA       ? area
+                                       : order == GCKPTI_BY_LIFETIME ? lifetime
+                                                                     : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* spread widely, so that halved values differ */
@@ -19597,7 +19599,7 @@ static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
     if (p->failed)
         return GCKPT_E_MEMORY;
     memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
-    for (int k = 0; k < 2 * d->sched.length; k++) { /* k % 2: value or saved */
+    for (int k = 0; k < 2 * d->sched.length; k++) { /* of even k values, of odd k what ops save */
         const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
         const gckpt_tensor *t = p->tensors[p->node[u].id];
         size_t *offset = &d->host_offset[2 * u + k % 2];

@@ -390,7 +390,7 @@ void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, 
 /* ---- memory ---- */
 thread_local char memory_text[TEXT + 2]; /* why this thread's last allocation failed */
 
-/* Allocates the slots' memory, if there is none, and a block of the device. */
+/* Allocates memory of the slots at the first call, and a block of the device. */
 cudaError_t take_block(Device *d, size_t bytes, void **block)
 {
     cudaError_t error = cudaSuccess;
@@ -4203,7 +4203,7 @@ template <bool KEYS, int N = TILE> struct HeadRows {
     {
         return KEYS ? column(step) + visible.ahead - first : first + visible.ahead - column(step);
     }
-    /* Copy columns e.. of the heads' d to shared memory; what does not exist becomes 0. Keys may be
+    /* Copy columns e.. of the heads' d to shared memory; elements outside become 0. Keys may be
      * a ring. */
     template <int WIDTH, int THREADS, class LAYOUT, bool MIXED, class T>
     __device__ __forceinline__ void stage_rows(const T *x, int e, T *tile) const

@@ -23,7 +23,7 @@ static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
     if (p->failed)
         return GCKPT_E_MEMORY;
     memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
-    for (int k = 0; k < 2 * d->sched.length; k++) { /* k % 2: value or saved */
+    for (int k = 0; k < 2 * d->sched.length; k++) { /* of even k values, of odd k what ops save */
         const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
         const gckpt_tensor *t = p->tensors[p->node[u].id];
         size_t *offset = &d->host_offset[2 * u + k % 2];

@@ -155,7 +155,7 @@ GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 }
 
 /* ---- losses over classes: one row of n logits (ops/losses.c) ---- */
-/* Computes the gradient d of n logits x. That of class `at`, if it is one of them, is computed by
+/* Computes the gradient d of n logits x. A class `at` among them has its gradient computed by
  * itself, from the old d[at] (d may be x). */
 GCKPTI_KERNEL void V(class_gradients)(const float *x, float *d, int64_t n,
                                       const gckpti_class_row *c)

@@ -16,7 +16,7 @@ enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flop
 
 /* ---- plan/place.c ---- */
 /* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_PLACE_ORDERS };
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
 /* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {

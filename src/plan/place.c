@@ -10,8 +10,8 @@
  * The first priority is size x lifetime, so nested lifetimes (forwards and their backwards) are
  * stacked without holes. While buffers end above the greatest sum of live bytes, their priority
  * value is halved and all are placed again (squeaky wheel: Joslin and Clements 1999), until that
- * no longer helps; then the same from the order of lifetimes. Buffers that are live all the time
- * are placed first and take no part.
+ * no longer helps; then the same from two other orders. Buffers that are live all the time are
+ * placed first and take no part.
  *
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
@@ -147,7 +147,9 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order)
         const gckpt_buffer *b = s->placements[s->keys[i].value].buffer;
         uint64_t lifetime = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / lifetime ? UINT64_MAX : size * lifetime;
-        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA ? area : lifetime);
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA       ? area
+                                       : order == GCKPTI_BY_LIFETIME ? lifetime
+                                                                     : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* spread widely, so that halved values differ */

@@ -1,7 +1,7 @@
 /* ---- memory ---- */
 thread_local char memory_text[TEXT + 2]; /* why this thread's last allocation failed */
 
-/* Allocates the slots' memory, if there is none, and a block of the device. */
+/* Allocates memory of the slots at the first call, and a block of the device. */
 cudaError_t take_block(Device *d, size_t bytes, void **block)
 {
     cudaError_t error = cudaSuccess;

@@ -119,7 +119,7 @@ template <bool KEYS, int N = TILE> struct HeadRows {
     {
         return KEYS ? column(step) + visible.ahead - first : first + visible.ahead - column(step);
     }
-    /* Copy columns e.. of the heads' d to shared memory; what does not exist becomes 0. Keys may be
+    /* Copy columns e.. of the heads' d to shared memory; elements outside become 0. Keys may be
      * a ring. */
     template <int WIDTH, int THREADS, class LAYOUT, bool MIXED, class T>
     __device__ __forceinline__ void stage_rows(const T *x, int e, T *tile) const
