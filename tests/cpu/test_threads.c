@@ -206,7 +206,7 @@ typedef struct {
 } job;
 
 /* Functions of base/threads.c that no header declares; they are extern only for this test. */
-void gckpti_team_worker(struct gckpti_team *t);
+void gckpti_team_worker(struct gckpti_team *t, int thread);
 void gckpti_team_end(struct gckpti_team *t, int others);
 enum { TEAM_BYTES = 1024 }; /* at least sizeof(struct gckpti_team) */
 
@@ -223,9 +223,15 @@ static void item(void *context, int64_t i, int64_t worker)
     j->squares[i] = j->values[i] * j->values[i];
 }
 
-static void *team_main(void *team)
+typedef struct {
+    struct gckpti_team *team;
+    int number;
+} team_member;
+
+static void *team_main(void *member)
 {
-    gckpti_team_worker((struct gckpti_team *)team);
+    const team_member *m = (const team_member *)member;
+    gckpti_team_worker(m->team, m->number);
     return NULL;
 }
 
@@ -253,11 +259,14 @@ static void stress(int rounds)
     static job jobs[2]; /* calls use the two jobs in turn, so that each call has another context than the call before */
     struct gckpti_team *team = (struct gckpti_team *)calloc(1, TEAM_BYTES);
     pthread_t threads[TEAM_SIZE];
+    team_member members[TEAM_SIZE];
     gckpti_runner runner = { .team = team };
     uint64_t random = 1;
     gckpt_call call = { .threads = TEAM_SIZE, .runner = &runner };
     int started = 0;
-    while (started < TEAM_SIZE && !pthread_create(&threads[started], NULL, team_main, team))
+    for (int i = 0; i < TEAM_SIZE; i++)
+        members[i] = (team_member){ team, i + 1 };
+    while (started < TEAM_SIZE && !pthread_create(&threads[started], NULL, team_main, &members[started]))
         started++;
     CHECK(started == TEAM_SIZE);
     long wrong = 0;
