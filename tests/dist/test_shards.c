@@ -293,7 +293,7 @@ static void test_mirrors(void)
             gckpti_bind(s, &binding, &b);
             for (size_t i = 0; i < s->count; i++) {
                 gckpti_param *q = &s->params[i];
-                CHECK(gckpti_push(s, q, &b, 1));
+                CHECK(gckpti_push(s, q, &b, gckpti_state_slots(q)));
                 for (int slot = -1; slot < gckpti_state_slots(q); slot++)
                     memset(gckpti_array(q, slot), 0x55, gckpti_array_bytes(s, q, slot + 1));
                 gckpti_mark_changed(q, GCKPTI_MIRROR);
