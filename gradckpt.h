@@ -3076,7 +3076,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
-        loop.ranges = workers < GCKPTI_RANGES ? workers : GCKPTI_RANGES;
+        loop.ranges = workers < (int64_t)GCKPTI_RANGES ? workers : (int64_t)GCKPTI_RANGES;
         for (int64_t r = 0; r < loop.ranges; r++)
             loop.range[r].next = r * items / loop.ranges,
             loop.range[r].end = (r + 1) * items / loop.ranges;
@@ -16828,7 +16828,7 @@ GCKPTI_FN size_t gckpti_state_workspace(const gckpti_planner *p, const gckpt_ten
     const size_t n = gckpti_round_up((size_t)gckpti_elements(&t->shape), 16);
     const size_t states = t->running ? 0 : (o == GCKPT_MOMENTUM) + 2u * (o == GCKPT_ADAMW);
     return gckpti_streams_state(p->desc)
-               ? states * sizeof(float) * (n < GCKPTI_STREAMED ? n : GCKPTI_STREAMED)
+               ? states * sizeof(float) * (n < (size_t)GCKPTI_STREAMED ? n : (size_t)GCKPTI_STREAMED)
                : 0;
 }
 

@@ -180,7 +180,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
-        loop.ranges = workers < GCKPTI_RANGES ? workers : GCKPTI_RANGES;
+        loop.ranges = workers < (int64_t)GCKPTI_RANGES ? workers : (int64_t)GCKPTI_RANGES;
         for (int64_t r = 0; r < loop.ranges; r++)
             loop.range[r].next = r * items / loop.ranges,
             loop.range[r].end = (r + 1) * items / loop.ranges;

@@ -32,7 +32,7 @@ GCKPTI_FN size_t gckpti_state_workspace(const gckpti_planner *p, const gckpt_ten
     const size_t n = gckpti_round_up((size_t)gckpti_elements(&t->shape), 16);
     const size_t states = t->running ? 0 : (o == GCKPT_MOMENTUM) + 2u * (o == GCKPT_ADAMW);
     return gckpti_streams_state(p->desc)
-               ? states * sizeof(float) * (n < GCKPTI_STREAMED ? n : GCKPTI_STREAMED)
+               ? states * sizeof(float) * (n < (size_t)GCKPTI_STREAMED ? n : (size_t)GCKPTI_STREAMED)
                : 0;
 }
 
