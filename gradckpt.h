@@ -160,7 +160,7 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7779
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4832
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4831
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4659
@@ -16826,10 +16826,9 @@ GCKPTI_FN size_t gckpti_state_workspace(const gckpti_planner *p, const gckpt_ten
 {
     const gckpt_optimiser o = p->desc->optimiser;
     const size_t n = gckpti_round_up((size_t)gckpti_elements(&t->shape), 16);
+    const size_t most = GCKPTI_STREAMED;
     const size_t states = t->running ? 0 : (o == GCKPT_MOMENTUM) + 2u * (o == GCKPT_ADAMW);
-    return gckpti_streams_state(p->desc)
-               ? states * sizeof(float) * (n < (size_t)GCKPTI_STREAMED ? n : (size_t)GCKPTI_STREAMED)
-               : 0;
+    return gckpti_streams_state(p->desc) ? states * sizeof(float) * (n < most ? n : most) : 0;
 }
 
 /* Asks a backend for the workspace of an op; `call` is as op->shape left it. */

@@ -30,10 +30,9 @@ GCKPTI_FN size_t gckpti_state_workspace(const gckpti_planner *p, const gckpt_ten
 {
     const gckpt_optimiser o = p->desc->optimiser;
     const size_t n = gckpti_round_up((size_t)gckpti_elements(&t->shape), 16);
+    const size_t most = GCKPTI_STREAMED;
     const size_t states = t->running ? 0 : (o == GCKPT_MOMENTUM) + 2u * (o == GCKPT_ADAMW);
-    return gckpti_streams_state(p->desc)
-               ? states * sizeof(float) * (n < (size_t)GCKPTI_STREAMED ? n : (size_t)GCKPTI_STREAMED)
-               : 0;
+    return gckpti_streams_state(p->desc) ? states * sizeof(float) * (n < most ? n : most) : 0;
 }
 
 GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
