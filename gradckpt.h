@@ -153,7 +153,7 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1269
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
  *     >>store     parameters and optimiser state, however they are stored                     1617
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
@@ -166,7 +166,7 @@
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4659
  *     >>files     safetensors                                                                 1471
  *     >>export    plans as C constants, stores for them                                        442
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2834
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2835
  */
 
 #ifndef GRADCKPT_H
@@ -3005,16 +3005,17 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields,
- * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, and after the
+ * first 20 us yields now and then. Then it sleeps, so that an idle processor can take over a thread
+ * that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
-    enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };
-    const int waits = *spins - SPINS - YIELDS; /* the pauses so far */
-    if (waits < -YIELDS) {
+    enum { SPINS = 50000, FIRST = 1000, SHORT = 8 };
+    const int waits = *spins - SPINS; /* the pauses so far */
+    if (waits < 0) {
         gckpti_cpu_relax();
-    } else if (waits < 0) {
-        sched_yield();
+        if (*spins >= FIRST && *spins % 100 == 0)
+            sched_yield();
     } else {
         const int pause = waits < SHORT ? 20 : 100; /* microseconds */
 #ifdef _WIN32
@@ -31813,6 +31814,7 @@ static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a,
     for (int64_t block = 0; block < s->blocks; block++, p += terms) {
         gckpti_operand x = *s->x;
         int64_t *line = across ? &x.k_stride : &x.stride, at = s->at + p * x.k_stride;
+        (void)line, (void)buffer; /* unused if no operand is compressed */
         terms = gckpti_block_terms(s->t, p);
         if (gckpti_has_compressed(&x)) {
             GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, at, *line, across ? terms : s->n,

@@ -16,8 +16,8 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 627
  *     >>common    fill, add, convert, update, dequantise                                       627
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3389
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1347
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3385
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1351
  *     >>backend   which kernels there are, the self-test, the table                            312
  */
 #ifdef _MSC_VER
@@ -1535,10 +1535,6 @@ __device__ __forceinline__ void add_terms(int64_t n, const READ &read, const ADD
         UNROLLED(k, AHEAD) next[k][0] = next[k][1] = 0.0f;
         UNROLLED(k, AHEAD) read(gckpti_min(i + k, n - 1), next[k]);
     };
-    if constexpr (AHEAD > 8) {
-        if (n <= 8)
-            return add_terms<8>(n, read, add);
-    }
     if (n > 0)
         fetch(0);
     for (int64_t i = 0; i < n; i += AHEAD) {
@@ -4554,7 +4550,7 @@ __device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Atten
 /* Computes dq of 64 queries by chains over ascending keys or, if KEYS, dk and dv of 64 keys by
  * chains over ascending queries, one head after the other. Scores of dq overwrite v. */
 template <bool KEYS, int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - KEYS : 1)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1)
     attention_backward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16;
@@ -5167,6 +5163,10 @@ template <int size, int STEPS, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+    if (STEPS < STAGES) /* not chosen for these devices: see run_mma_tile */
+        return;
+#endif
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     const MmaCoords<size> at(p, (int)blockIdx.x, (int)threadIdx.x);

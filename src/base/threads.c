@@ -109,16 +109,17 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, then yields,
- * then sleeps, so that an idle processor can take over a thread that waits for a busy one. */
+/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, and after the
+ * first 20 us yields now and then. Then it sleeps, so that an idle processor can take over a thread
+ * that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
-    enum { SPINS = 50000, YIELDS = 4, SHORT = 8 };
-    const int waits = *spins - SPINS - YIELDS; /* the pauses so far */
-    if (waits < -YIELDS) {
+    enum { SPINS = 50000, FIRST = 1000, SHORT = 8 };
+    const int waits = *spins - SPINS; /* the pauses so far */
+    if (waits < 0) {
         gckpti_cpu_relax();
-    } else if (waits < 0) {
-        sched_yield();
+        if (*spins >= FIRST && *spins % 100 == 0)
+            sched_yield();
     } else {
         const int pause = waits < SHORT ? 20 : 100; /* microseconds */
 #ifdef _WIN32

@@ -207,6 +207,7 @@ static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a,
     for (int64_t block = 0; block < s->blocks; block++, p += terms) {
         gckpti_operand x = *s->x;
         int64_t *line = across ? &x.k_stride : &x.stride, at = s->at + p * x.k_stride;
+        (void)line, (void)buffer; /* unused if no operand is compressed */
         terms = gckpti_block_terms(s->t, p);
         if (gckpti_has_compressed(&x)) {
             GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, at, *line, across ? terms : s->n,

@@ -270,7 +270,7 @@ __device__ __forceinline__ void score_gradients(float (&x)[2][R][4], const Atten
 /* Computes dq of 64 queries by chains over ascending keys or, if KEYS, dk and dv of 64 keys by
  * chains over ascending queries, one head after the other. Scores of dq overwrite v. */
 template <bool KEYS, int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - KEYS : 1)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1)
     attention_backward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16;

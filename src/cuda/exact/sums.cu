@@ -59,10 +59,6 @@ __device__ __forceinline__ void add_terms(int64_t n, const READ &read, const ADD
         UNROLLED(k, AHEAD) next[k][0] = next[k][1] = 0.0f;
         UNROLLED(k, AHEAD) read(gckpti_min(i + k, n - 1), next[k]);
     };
-    if constexpr (AHEAD > 8) {
-        if (n <= 8)
-            return add_terms<8>(n, read, add);
-    }
     if (n > 0)
         fetch(0);
     for (int64_t i = 0; i < n; i += AHEAD) {

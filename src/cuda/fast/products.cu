@@ -112,6 +112,10 @@ template <int size, int STEPS, int a_along, int b_along, Epilogue epilogue>
 __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+    if (STEPS < STAGES) /* not chosen for these devices: see run_mma_tile */
+        return;
+#endif
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     const MmaCoords<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
