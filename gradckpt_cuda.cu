@@ -1517,9 +1517,10 @@ struct RunningSum {
 };
 
 /* Base of the terms of sums over rows, a sum a column. Column is a thread's data about a column.
- * FRESH: see RunningSum. MIXED: terms may be read from bf16. */
+ * FRESH: see RunningSum. MIXED: terms may be read from bf16. AHEAD: see add_terms. */
 struct Terms {
     static constexpr bool FRESH = false, MIXED = false;
+    static constexpr int AHEAD = 32;
     typedef int64_t Column;
     __device__ static int64_t column_of(int64_t column, int64_t) { return column; }
 };
@@ -1557,7 +1558,7 @@ __global__ void column_sums_kernel(const __grid_constant__ T of, const __grid_co
         RunningSum a(first, c, T::FRESH), b(second, c, T::FRESH);
         for (int64_t plane = 0; plane < planes; plane++) {
             const typename T::Column column = of.column_of(c, plane);
-            add_terms(
+            add_terms<T::AHEAD>(
                 rows, [&](int64_t r, float *term) { of.template read<BF16>(column, r, term); },
                 [&](const float *term) { a.add(term[0]), b.add(term[1]); });
         }
@@ -1585,6 +1586,7 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
  * the innermost has these steps in g and `other`. */
 struct Sums : Terms {
     static constexpr bool MIXED = true;
+    static constexpr int AHEAD = 16; /* its terms are long */
     struct Column {
         int64_t g, other;
         float self;
@@ -1811,16 +1813,14 @@ void slice_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/reduce */
-/* Terms of a row's sum, each a product of two factors. AHEAD: see add_terms. */
+/* Terms of a row's sum, each a product of two factors. */
 struct Plain {
-    static constexpr int AHEAD = 32;
     const float *x;
     __device__ void operator()(int64_t i, float *v) const { v[0] = x[i], v[1] = 1.0f; }
 };
 
 /* w a b; if w is 0 or NaN, w. */
 template <gckpti_loss_kind KIND, bool WEIGHTED> struct ElementLoss {
-    static constexpr int AHEAD = KIND == GCKPTI_LOSS_BINARY ? 8 : 32; /* its terms are long */
     gckpti_element_loss e;
     __device__ void operator()(int64_t i, float *v) const
     {
@@ -1838,9 +1838,9 @@ template <class F> __device__ float row_sum(int64_t r, const F &f, int64_t n)
 {
     const int64_t lane = threadIdx.x % 32;
     float sum = 0.0f;
-    add_terms<F::AHEAD>((n - lane + 31) / 32,
-                        [&](int64_t k, float *v) { f(r * n + lane + 32 * k, v); },
-                        [&](const float *v) { sum = gckpti_fma(v[0], v[1], sum); });
+    add_terms<8>((n - lane + 31) / 32,
+                 [&](int64_t k, float *v) { f(r * n + lane + 32 * k, v); },
+                 [&](const float *v) { sum = gckpti_fma(v[0], v[1], sum); });
     return warp_sum(sum);
 }
 

@@ -1,13 +1,11 @@
-/* Terms of a row's sum, each a product of two factors. AHEAD: see add_terms. */
+/* Terms of a row's sum, each a product of two factors. */
 struct Plain {
-    static constexpr int AHEAD = 32;
     const float *x;
     __device__ void operator()(int64_t i, float *v) const { v[0] = x[i], v[1] = 1.0f; }
 };
 
 /* w a b; if w is 0 or NaN, w. */
 template <gckpti_loss_kind KIND, bool WEIGHTED> struct ElementLoss {
-    static constexpr int AHEAD = KIND == GCKPTI_LOSS_BINARY ? 8 : 32; /* its terms are long */
     gckpti_element_loss e;
     __device__ void operator()(int64_t i, float *v) const
     {
@@ -25,9 +23,9 @@ template <class F> __device__ float row_sum(int64_t r, const F &f, int64_t n)
 {
     const int64_t lane = threadIdx.x % 32;
     float sum = 0.0f;
-    add_terms<F::AHEAD>((n - lane + 31) / 32,
-                        [&](int64_t k, float *v) { f(r * n + lane + 32 * k, v); },
-                        [&](const float *v) { sum = gckpti_fma(v[0], v[1], sum); });
+    add_terms<8>((n - lane + 31) / 32,
+                 [&](int64_t k, float *v) { f(r * n + lane + 32 * k, v); },
+                 [&](const float *v) { sum = gckpti_fma(v[0], v[1], sum); });
     return warp_sum(sum);
 }
 

@@ -41,9 +41,10 @@ struct RunningSum {
 };
 
 /* Base of the terms of sums over rows, a sum a column. Column is a thread's data about a column.
- * FRESH: see RunningSum. MIXED: terms may be read from bf16. */
+ * FRESH: see RunningSum. MIXED: terms may be read from bf16. AHEAD: see add_terms. */
 struct Terms {
     static constexpr bool FRESH = false, MIXED = false;
+    static constexpr int AHEAD = 32;
     typedef int64_t Column;
     __device__ static int64_t column_of(int64_t column, int64_t) { return column; }
 };
@@ -81,7 +82,7 @@ __global__ void column_sums_kernel(const __grid_constant__ T of, const __grid_co
         RunningSum a(first, c, T::FRESH), b(second, c, T::FRESH);
         for (int64_t plane = 0; plane < planes; plane++) {
             const typename T::Column column = of.column_of(c, plane);
-            add_terms(
+            add_terms<T::AHEAD>(
                 rows, [&](int64_t r, float *term) { of.template read<BF16>(column, r, term); },
                 [&](const float *term) { a.add(term[0]), b.add(term[1]); });
         }
@@ -109,6 +110,7 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
  * the innermost has these steps in g and `other`. */
 struct Sums : Terms {
     static constexpr bool MIXED = true;
+    static constexpr int AHEAD = 16; /* its terms are long */
     struct Column {
         int64_t g, other;
         float self;
