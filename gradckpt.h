@@ -3005,12 +3005,12 @@ static void gckpti_cpu_relax(void)
 #endif
 }
 
-/* Waits once: spins for 0.5 to 2 ms, so that the next loop finds the thread awake, and after the
+/* Waits once: spins for 0.2 to 1 ms, so that the next loop finds the thread awake, and after the
  * first 20 us yields now and then. Then it sleeps, so that an idle processor can take over a thread
  * that waits for a busy one. */
 static void gckpti_team_backoff(int *spins)
 {
-    enum { SPINS = 50000, FIRST = 1000, SHORT = 8 };
+    enum { SPINS = 20000, FIRST = 1000, SHORT = 8 };
     const int waits = *spins - SPINS; /* the pauses so far */
     if (waits < 0) {
         gckpti_cpu_relax();
