@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
  *     >>store     parameters and optimiser state, however they are stored                     1617
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7779
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7782
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4831
@@ -10730,8 +10730,8 @@ typedef struct {
 
 /* Replaces last[c], for each of n columns, by the element that precedes all others that do not
  * precede element last[c], nor are it; last[c] is -1 for none. */
-static void gckpti_next_largest(const gckpti_axis_split *v, const float *x, int64_t n,
-                                int32_t *last)
+static inline void gckpti_next_largest(const gckpti_axis_split *v, const float *x, int64_t n,
+                                       int32_t *last)
 {
     float limit[GCKPTI_MAX_COLUMNS], most[GCKPTI_MAX_COLUMNS];
     int32_t best[GCKPTI_MAX_COLUMNS];
@@ -10775,7 +10775,10 @@ static void gckpti_max_item(void *context, int64_t i, int64_t worker)
                            to->accumulate);
             if (g)
                 continue;
-            gckpti_next_largest(&s->v, to->data + first + c, n, best);
+            if (n == 1) /* inlined with this constant, it keeps the largest in registers */
+                gckpti_next_largest(&s->v, to->data + first + c, 1, best);
+            else
+                gckpti_next_largest(&s->v, to->data + first + c, n, best);
             gckpti_max_write(s, to->data + first + c, at, n, best);
         }
     }
