@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
  *     >>store     parameters and optimiser state, however they are stored                     1617
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7782
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7784
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4831
@@ -10663,8 +10663,9 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
     const float size = mean ? (float)x->shape.d[at] : 1.0f;
     gckpt_shape sums = x->shape, one = gckpt_shape1(1);
-    const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
-                                              { &x->shape, &one, &sums, &x->shape } };
+    const gckpt_shape *const shapes[2][4] = {
+        { &x->shape, &sums, NULL, NULL }, { &x->shape, mean ? &one : &x->shape, &sums, &x->shape }
+    };
     gckpti_strided s;
     sums.d[at] = 1;
     s.call = call, s.plane = backward ? gckpti_loop_plane : gckpti_reduce_plane;
@@ -10672,8 +10673,9 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
     s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
     s.loops->accumulate = !backward || x->accumulate;
-    if (backward) { /* x is not read */
+    if (backward) { /* x is not read, nor is the size by a sum */
         s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
+        s.loops->in[1] = mean ? &size : x->grad;
         gckpti_add_loop(&s, mean ? GCKPTI_KIND_div : GCKPTI_KIND_add, 0,
                         mean ? gckpti_numerator_gradient : gckpti_identity_gradient, s.it.size[0]);
     }
