@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
  *     >>store     parameters and optimiser state, however they are stored                     1617
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7784
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7788
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4831
@@ -10022,29 +10022,33 @@ static void gckpti_flat_item(void *context, int64_t i, int64_t worker)
  * that no compiler contracts them with the sum. */
 static void gckpti_sum_plane(const gckpti_strided *s)
 {
-    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
+    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = 4 * GCKPTI_COLUMNS, BLOCK = GCKPTI_COLUMNS };
     const int64_t *size = s->it.size, *step = s->it.step[3], line = s->it.step[2][1];
     const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? (int64_t)ROWS : size[1];
-    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    float terms[ROWS * COLUMNS], transposed[ROWS * BLOCK];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             const int64_t rows = gckpti_min(size[1] - r, most),
-                          n = gckpti_min(size[0] - j, COLUMNS);
+                          n = gckpti_min(size[0] - j, COLUMNS), row = s->run[0] ? n : line;
             const int64_t at = s->it.offset[3] + r * step[1] + j * step[0];
             const gckpti_column_sums sums = { &call, NULL, s->loops->to + at, NULL, s->comp + at };
-            call.shape = gckpt_shape2(rows, s->run[0] ? n : line);
-            call.grad_out = s->run[0] ? terms : s->loops->in[2] + s->it.offset[2] + r * line + j;
+            const float *g = s->run[0] ? terms : s->loops->in[2] + s->it.offset[2] + r * line + j;
             if (s->run[0])
                 memset(terms, 0, (size_t)(rows * n) * sizeof *terms),
                     gckpti_loop_part(s, r, rows, j, n, terms);
-            for (int64_t k = 0; !step[0] && k < n; k++)
-                for (int64_t i = 0; i < rows; i++)
-                    transposed[k * rows + i] = call.grad_out[i * call.shape.d[1] + k];
-            if (!step[0])
-                call.grad_out = transposed, call.shape = gckpt_shape2(n, rows);
-            gckpti_kernels_of(s->call)->column_sums(&sums, 0, step[0] ? n : rows);
+            call.grad_out = g, call.shape = gckpt_shape2(rows, row);
+            for (int64_t k = 0, columns; !step[0] && k < n; k += columns) {
+                columns = gckpti_min(n - k, BLOCK);
+                for (int64_t c = 0; c < columns; c++)
+                    for (int64_t i = 0; i < rows; i++)
+                        transposed[c * rows + i] = g[i * row + k + c];
+                call.grad_out = transposed, call.shape = gckpt_shape2(columns, rows);
+                gckpti_kernels_of(s->call)->column_sums(&sums, 0, rows);
+            }
+            if (step[0])
+                gckpti_kernels_of(s->call)->column_sums(&sums, 0, n);
         }
 }
 #endif
