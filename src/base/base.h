@@ -235,7 +235,7 @@ typedef struct {
 
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
-    return !GCKPTI_WITH_BACKENDS || call->plain;
+    return !GCKPTI_RUNS_BACKENDS || call->plain;
 }
 
 static inline int gckpti_little_endian(void)

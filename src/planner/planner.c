@@ -50,7 +50,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->accumulates = !p->inference && d->batch > graph->rows;
-    p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
+    p->plain = !GCKPTI_RUNS_FAST || d->kernels.plain != 0 || d->backend;
     gckpti_planner_reset(p);
     gckpt_result result = gckpti_check_request(graph, terms, count, d);
     if (result == GCKPT_OK)
