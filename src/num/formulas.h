@@ -298,7 +298,7 @@ GCKPTI_INLINED FLOATS V(hardswish_deriv)(FLOATS x)
     return V(if_equal)(c, low, V(zero)(), slope);
 }
 
-/* Sine and (below) cosine of an angle hi + lo, |hi| <= pi/4 (num/angles.h); fit 2^-32, 2^-33. */
+/* Sine and (below) cosine of a gckpti_angle hi + lo, |hi| <= pi/4; fit 2^-32, 2^-33. */
 GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
 {
     FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));
