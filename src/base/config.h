@@ -115,6 +115,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
+#define GCKPTI_ALIGNED
 #else
 #define GCKPTI_HAS_FAST 1
 #define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* no vector in it crosses a line of L1 */

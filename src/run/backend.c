@@ -48,6 +48,7 @@ GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_p
 {
     const gckpt_op *op = node->op;
     gckpti_exec_node kernels = { op->forward, op->backward, NULL };
+    (void)e; /* only devices read it */
     if (GCKPTI_RUNS_DEVICES)
         gckpti_take_device_kernels(e, node, &kernels);
     return kernels;
