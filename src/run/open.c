@@ -113,7 +113,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
-        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
+        if (!GCKPTI_RUNS_TRAINING && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
