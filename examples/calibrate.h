@@ -97,8 +97,6 @@ static inline gckpt_tensor *calibrate_input(calibration *c, const char *module, 
                                  { 0 },
                                  GCKPT_SIDE_EFFECT,
                                  NULL,
-                                 NULL,
-                                 NULL,
                                  NULL };
     const gckpt_shape shape = gckpt_shape_of(x);
     const int64_t width = shape.d[shape.n - 1];

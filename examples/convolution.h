@@ -257,8 +257,7 @@ static inline gckpt_tensor *convolution(gckpt_tensor *x, gckpt_tensor *w, gckpt_
                                  { GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS },
                                  0,
                                  NULL,
-                                 NULL,
-                                 NULL, NULL };
+                                 NULL };
     gckpt_tensor *in[3] = { x, w, bias };
     convolution_attributes a = { stride, padding };
     return gckpt_apply(&op, in, bias ? 3 : 2, &a, sizeof a);

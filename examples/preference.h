@@ -130,8 +130,7 @@ static const gckpt_op preference_taken = { "preference_taken",
                                            { GCKPT_IN(1) },
                                            GCKPT_INDEX(1),
                                            NULL,
-                                           NULL,
-                                           NULL, NULL };
+                                           NULL };
 
 /* Returns the log-probability of each target, (N,T), from hidden (N,T,C) and targets i32 (N,T); 0
  * where the target is negative. Computes the logits of `rows` positions at a time. */

@@ -91,8 +91,7 @@ static const gckpt_op teacher_counted = { "teacher_counted",
                                           { GCKPT_IN(1) },
                                           GCKPT_LOSS | GCKPT_INDEX(1) | GCKPT_COUNT_FROM_FEEDS,
                                           NULL,
-                                          NULL,
-                                          NULL, NULL };
+                                          NULL };
 
 /* Returns log softmax(z / tau), where z are the logits that model m computes from `hidden`. */
 static inline gckpt_tensor *teacher_log_probs(const model_any *m, gckpt_tensor *hidden, double tau)

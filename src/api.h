@@ -498,10 +498,8 @@ typedef struct {
      * checked by each step before anything runs (E_DATA); those that an op computes when the node
      * is added (E_SHAPE). NULL, or a result of 0, checks nothing. */
     int64_t (*classes)(const gckpt_call *call, int i);
-    unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by the gradient of in[i] */
-    unsigned flags;                               /* GCKPT_INPLACE, .. */
-    void (*forward_fast)(const gckpt_call *call); /* fast kernel with the same bits; may be NULL */
-    void (*backward_fast)(const gckpt_call *call);
+    unsigned needs[GCKPT_MAX_INPUTS]; /* GCKPT_IN, ..: read by the gradient of in[i] */
+    unsigned flags;                   /* GCKPT_INPLACE, .. */
     /* Returns the flops of the backward. in[i].grad is NULL if it is not computed, and must not be
      * dereferenced. NULL selects the forward's flops, twice if it computes several gradients. */
     uint64_t (*flops_backward)(const gckpt_call *call);
@@ -548,47 +546,6 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-#ifndef GCKPT_SMALL
-/* Defines an elementwise op and its builder, gckpt_tensor *name(gckpt_tensor *x), from two
- * functions of a float: value(x) is the formula, slope(x) its derivative. Several threads may
- * call them at once. A plan with such an op cannot be printed as C. */
-#define GCKPT_ELEMENTWISE(name, value, slope)                                                      \
-    static gckpt_result name##_shape(gckpt_call *call)                                             \
-    {                                                                                              \
-        call->shape = call->in[0].shape;                                                           \
-        return GCKPT_OK;                                                                           \
-    }                                                                                              \
-    static void name##_item(void *context, int64_t row, int64_t worker)                            \
-    {                                                                                              \
-        const gckpt_call *call = (const gckpt_call *)context;                                      \
-        const int64_t n = call->shape.d[call->shape.n - 1], first = row * n;                       \
-        const float *x = call->in[0].data + first, *g = call->grad_out;                            \
-        float *y = (g ? call->in[0].grad : call->out) + first;                                     \
-        const int adds = g && call->in[0].accumulate;                                              \
-        (void)worker;                                                                              \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            if (adds)                                                                              \
-                y[i] = gckpt_fma(g[first + i], slope(x[i]), y[i]);                                 \
-            else                                                                                   \
-                y[i] = g ? g[first + i] * slope(x[i]) : value(x[i]);                               \
-    }                                                                                              \
-    static void name##_kernel(const gckpt_call *call)                                              \
-    {                                                                                              \
-        gckpt_call copy = *call;                                                                   \
-        int64_t rows = 1;                                                                          \
-        for (int i = 0; i < call->shape.n - 1; i++)                                                \
-            rows *= call->shape.d[i];                                                              \
-        gckpt_parallel(call, rows, 16 * call->shape.d[call->shape.n - 1], name##_item, &copy);     \
-    }                                                                                              \
-    static gckpt_tensor *name(gckpt_tensor *x)                                                     \
-    {                                                                                              \
-        static const gckpt_op op = {                                                               \
-            #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL, { GCKPT_IN(0) },        \
-            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL                          \
-        };                                                                                         \
-        return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
-    }
-#endif
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
  * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -869,17 +826,6 @@ typedef struct {
     const char *name;
 } gckpt_progress;
 
-/* Debug modes, off by default; each costs time, none changes the result: */
-#define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
-#define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
-#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that steps touch */
-#define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
- * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
- * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
- * infinities in trained parameters, and both in gradients before the first update. Then nothing is
- * changed, except if the update itself made the value, or in plans that update in the backward. */
-#define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */

@@ -192,13 +192,13 @@ static void device_update(const gckpt_call *call, const gckpt_update_pass *pass)
     device_close(d);
 }
 
-static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel fast)
+static void device_run(const gckpt_call *call, gckpt_kernel kernel)
 {
     device *d = (device *)call->backend;
     gckpt_call c = device_call(call);
     d->kernel_calls++;
     device_open(d);
-    (c.kernels && fast ? fast : plain)(&c);
+    kernel(&c);
     device_close(d);
 }
 
@@ -232,13 +232,11 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
-        const gckpt_op *op = &gckpti_op_##name;                                                    \
-        device_run(call, op->forward, op->forward_fast);                                           \
+        device_run(call, gckpti_op_##name.forward);                                                \
     }                                                                                              \
     static void device_##name##_backward(const gckpt_call *call)                                   \
     {                                                                                              \
-        const gckpt_op *op = &gckpti_op_##name;                                                    \
-        device_run(call, op->backward, op->backward_fast);                                         \
+        device_run(call, gckpti_op_##name.backward);                                               \
     }
 GCKPTI_OPS(DEVICE_OP)
 #undef X

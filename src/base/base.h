@@ -161,8 +161,6 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
  * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
  * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
 GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t size);
-/* Frees an array of gckpti_reserve if it is large, and sets it to NULL. */
-GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array);
 #ifdef GCKPTI_SEPARATE_TU
 /* Tests can make each call of these functions fail: see test_hooks.h. */
 #define gckpti_scratch_alloc(s, n, size)  gckpti_hook_alloc(s, n, size, __FILE__, __LINE__)
@@ -235,7 +233,7 @@ typedef struct {
 
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
-    return !GCKPTI_WITH_BACKENDS || call->plain;
+    return !GCKPTI_RUNS_BACKENDS || call->plain;
 }
 
 static inline int gckpti_little_endian(void)

@@ -49,13 +49,9 @@
 #define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* address space too large for fragments */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
-#ifdef MADV_HUGEPAGE
 #define GCKPTI_HUGE_PAGES 1
-#elif !defined(__cplusplus) /* hidden by -std=c99 and _POSIX_C_SOURCE, but it exists */
-#define GCKPTI_HUGE_PAGES 1
+#ifndef __cplusplus /* hidden by -std=c99 and _POSIX_C_SOURCE, but they exist */
 extern int madvise(void *start, size_t size, int advice);
-#endif
-#ifndef __cplusplus /* hidden likewise */
 extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #endif
@@ -80,11 +76,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */   \
     && !defined(__FAST_MATH__)
-#ifdef __s390__ /* with -std=c99 or similar, floats are computed as doubles */
-#error "gradckpt.h: FLT_EVAL_METHOD must be 0; on s390x use -fexcess-precision=fast or -std=gnu99"
-#else
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
-#endif
+#error "gradckpt.h: on s390x use -fexcess-precision=fast or -std=gnu99"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
@@ -178,45 +171,37 @@ extern "C" {
 #define GCKPTI_FN   GCKPTI_UNUSED static
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
-#define GCKPTI_INLINE      GCKPTI_DEVICE static inline
-#define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* most bytes of an arena */
-#define GCKPTI_NO_OFFSET   SIZE_MAX
-#ifdef GCKPT_NO_TEXT
-#define GCKPTI_TEXT_BYTES 1
-#else
-#define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
-#endif
+#define GCKPTI_INLINE    GCKPTI_DEVICE static inline
+#define GCKPTI_ARENA_MAX (PTRDIFF_MAX / 8) /* most bytes of an arena */
+#define GCKPTI_NO_OFFSET SIZE_MAX
 /* GCKPT_SMALL implies, in addition to omitted features (api.h): small numbers and stack frames
- * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
- * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
+ * (IS_SMALL); plans that are constants of the program, and no planner (RUNS_BUILT); only the plain
+ * backend on one thread, no custom optimisers and no copies of feeds (RUNS_BACKENDS). These
  * conditions are constants, so that the compiler removes the code that depends on them. */
 #ifdef GCKPT_SMALL
-#define GCKPTI_WITH_PLANNER  0
-#define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_IS_SMALL      1
+#define GCKPTI_IS_SMALL 1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
 #define int64_t   int32_t
 #define INT64_MAX INT32_MAX
 #else
-#define GCKPTI_WITH_PLANNER  1
-#define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_IS_SMALL      0
+#define GCKPTI_IS_SMALL 0
 #endif
 /* Optional parts. For each part X, the constants GCKPTI_WITH_X (for headers) and GCKPTI_RUNS_X are
  * 1 or 0; layer headers have stubs for parts that are left out. GCKPTI_PART: a macro that is
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
     GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
     GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
-enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* graphs, plans */
-enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = !GCKPTI_IS_SMALL }; /* graphs, plans */
+enum { GCKPTI_RUNS_BACKENDS = !GCKPTI_IS_SMALL };
+enum { GCKPTI_TEXT_BYTES = GCKPTI_WITH_TEXT ? 256 : 1 }; /* bytes of an error text */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
@@ -226,12 +211,10 @@ enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
  * Tests set it to 1 and use their own threads. */
-#if !GCKPTI_HAS_FAST
-#undef GCKPTI_TEAMS
-#define GCKPTI_TEAMS 0
-#elif defined(_OPENMP)
+#if GCKPTI_HAS_FAST && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 1
-#elif !defined(GCKPTI_TEAMS)
+#else
+#undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
 #endif

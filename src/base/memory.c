@@ -244,20 +244,6 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Frees `size` bytes at `block` and returns 1 if they are a whole chunk; else returns 0. */
-static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block, size_t size)
-{
-    gckpti_chunk **slot = &s->first, *chunk;
-    size_t used = GCKPTI_CHUNK_HEADER + gckpti_round_up(size, GCKPTI_ALIGN);
-    while ((chunk = *slot) != NULL && (const unsigned char *)chunk + GCKPTI_CHUNK_HEADER != block)
-        slot = &chunk->next;
-    if (!chunk || chunk->used != used || chunk == s->current || s->memory->desc.memory)
-        return 0;
-    *slot = chunk->next;
-    gckpti_resize(s->memory, chunk, chunk->size, 0);
-    return 1;
-}
-
 GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -267,28 +253,14 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
         memcpy(&bytes, old - GCKPTI_ALIGN, sizeof bytes);
     if (need <= bytes)
         return 1;
-    const size_t growth = bytes > s->min_size && !s->memory->desc.memory ? bytes / 4 : bytes;
-    need = need > bytes + growth ? need : bytes + growth; /* less if old memory is freed */
+    need = need > 2 * bytes ? need : 2 * bytes;
     fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;
     memcpy(fresh, &need, sizeof need);
     fresh += GCKPTI_ALIGN;
-    if (old) {
+    if (old)
         memcpy(fresh, old, bytes);
-        gckpti_scratch_release(s, old - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
-    }
     memcpy(array, &fresh, sizeof fresh);
     return 1;
-}
-
-GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array)
-{
-    unsigned char *old;
-    size_t bytes = 0;
-    memcpy(&old, array, sizeof old);
-    if (old)
-        memcpy(&bytes, old - GCKPTI_ALIGN, sizeof bytes);
-    if (old && gckpti_scratch_release(s, old - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN))
-        memset(array, 0, sizeof old); /* NULL */
 }

@@ -7,7 +7,7 @@
 /* =================================================================================================
  * >>cpu: plain kernels, and vector kernels with the same bits
  *
- * The functions gckpti_cpu_.. (cpu/plain.c) do the work between ops as the numeric specification
+ * The functions gckpti_cpu_.. (cpu/calls.c) do the work between ops as the numeric specification
  * defines it, by vector kernels if the call has any. gckpti_kernels (ops/kernels.h) is the table of
  * vector kernels, one for each instruction set, defined in kernels/ and chosen when an executor is
  * created; so a plain `cc -O2` is enough. Ops split a call into work items for threads (a row, a

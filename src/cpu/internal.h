@@ -20,7 +20,7 @@ typedef struct gckpti_products {
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
 
-/* cpu/plain.c */
+/* cpu/calls.c */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes);
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass);
 

@@ -31,55 +31,37 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Compares a product larger than a tile in rows, columns and terms (b transposed) with chains. */
-static int gckpti_products_match(const gckpti_kernels *kernels)
-{
-    enum { M = 9, N = 49, K = 17 };
-    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    int same = 1;
-    for (int i = 0; i < N * K; i++) {
-        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
-        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
-    }
-    gckpti_product t =
-        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
-    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
-    t.initial = b;
-    kernels->product_block(&t, &all, pack, sizeof pack / sizeof *pack);
-    for (int i = 0; i < M; i++) {
-        float row[N];
-        memcpy(row, b, sizeof row);
-        gckpti_chains(a + i * K, 1, b, K, N, K, row);
-        same = same && !memcmp(row, c + i * N, sizeof row);
-    }
-    return same;
-}
-
-/* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. */
+/* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. The
+ * product, with w transposed, is larger than a tile in rows and columns. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
-    enum { N = 45 };
-    float x[N], fast[3][N], plain[3][N];
+    enum { ROWS = 9, OUTPUTS = 49, INPUTS = 45 };
+    void (*const forward[])(const gckpt_call *) = { gckpti_softmax_forward, gckpti_gelu_forward,
+                                                    gckpti_linear_forward };
+    const int transposed = 1, columns[] = { INPUTS, INPUTS, OUTPUTS };
+    float x[OUTPUTS * INPUTS], y[2][ROWS * OUTPUTS];
     gckpt_call c;
     memset(&c, 0, sizeof c);
-    c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
-    c.in[0].data = x;
-    for (int i = 0; i < N; i++)
+    c.in[0].shape = gckpti_shape(2, ROWS, INPUTS, 0, 0);
+    c.in[1].shape = gckpti_shape(2, OUTPUTS, INPUTS, 0, 0);
+    c.in[0].data = c.in[1].data = c.in[2].data = x; /* input, weight and bias */
+    c.inputs = 3, c.threads = 1, c.attributes = &transposed;
+    for (int i = 0; i < OUTPUTS * INPUTS; i++)
         x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
-    c.out = plain[0];
-    gckpti_softmax_forward(&c);
-    c.out = plain[1];
-    gckpti_gelu_forward(&c);
-    c.kernels = kernels, c.out = fast[0];
-    gckpti_softmax_forward(&c);
-    c.out = fast[1];
-    gckpti_gelu_forward(&c);
-    memcpy(fast[2], x, sizeof x);
-    kernels->divide(fast[2], 3.0f, N);
-    for (int i = 0; i < N; i++)
-        plain[2][i] = x[i] / 3.0f;
-    return !memcmp(fast, plain, sizeof fast) && gckpti_products_match(kernels) &&
-           gckpti_mixed_matches(kernels);
+    for (int i = 0; i < ROWS * OUTPUTS; i++)
+        y[0][i] = x[i] / 3.0f;
+    memcpy(y[1], x, sizeof y[1]);
+    kernels->divide(y[1], 3.0f, ROWS * OUTPUTS);
+    int same = !memcmp(y[0], y[1], sizeof y[0]);
+    for (int op = 0; op < 3; op++) {
+        c.shape = gckpti_shape(2, ROWS, columns[op], 0, 0);
+        c.kernels = NULL, c.out = y[0];
+        forward[op](&c);
+        c.kernels = kernels, c.out = y[1];
+        forward[op](&c);
+        same = same && !memcmp(y[0], y[1], (size_t)(ROWS * columns[op]) * sizeof(float));
+    }
+    return same && gckpti_mixed_matches(kernels);
 }
 
 /* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. */

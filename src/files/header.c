@@ -220,7 +220,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
         found[i] = value;
         if (suffix && !gckpti_parse_updates(load, key, (size_t)(suffix - key), value))
             return 0;
-        if (GCKPTI_HAS_NOTES && i == GCKPTI_METADATA_KEYS && *key && !suffix &&
+        if (GCKPTI_RUNS_NOTES && i == GCKPTI_METADATA_KEYS && *key && !suffix &&
             !gckpti_note_add(load->store, key, value))
             return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }

@@ -110,7 +110,7 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec,
         gckpti_sink_key(out, name, GCKPTI_UPDATES);
         gckpti_print(out, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    if (GCKPTI_HAS_NOTES)
+    if (GCKPTI_RUNS_NOTES)
         gckpti_sink_notes(out, s);
     gckpti_print(out, "}");
 }

@@ -280,7 +280,7 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
 
 GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward,
                                           GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
-                  if (backward) gckpti_bias_backward(call))
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {

@@ -170,14 +170,10 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MIN (-104.0f) /* exp(x) is 0 for smaller x */
 #define GCKPTI_EXP_MAX 89.0f     /* exp(x) is inf for greater x */
 
-#define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_SELU_HIGH  1.05070102f /* selu: its scale, and scale 1.67326324 */
-#define GCKPTI_SELU_LOW   1.75809932f
-#define GCKPTI_TANH_MAX   20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
-#define GCKPTI_SIN_SPLIT  131072.0f /* see V(sin_shifted) */
-
-#define GCKPTI_ERF_SPLIT 1.0f
-#define GCKPTI_ERF_MAX   4.0f
+#define GCKPTI_SELU_HIGH 1.05070102f /* selu: its scale, and scale 1.67326324 */
+#define GCKPTI_SELU_LOW  1.75809932f
+#define GCKPTI_TANH_MAX  20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
+#define GCKPTI_SIN_SPLIT 131072.0f /* see V(sin_shifted) */
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */

@@ -67,7 +67,7 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
     p = V(exp_reduce)(V(vmin)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
-    return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
 }
 
 /* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
@@ -79,13 +79,13 @@ GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
     /* Q: -log(erfc(x))/x by powers of x, 1 <= x <= 4, fit 2^-31 of erf */
     static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
                                    0.00375733338f, -0.000350555201f, 1.39585973e-05f };
-    FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
+    FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(4.0f), a), r, t, p, s;
     FLOATS small = V(fma)(a, V(horner7)(a * a, middle), a);
     p = V(fma)(V(horner7)(b, tail), -b, V(zero)());
     p = V(exp_reduce)(p, &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = V(fnma)(r * s, p, 1.0f - s);
-    return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
 }
 
 /* Splits a finite x > 0 into m * 2^n, 2/3 <= m < 4/3; a subnormal is scaled by 2^23 first. */
@@ -298,7 +298,7 @@ GCKPTI_INLINED FLOATS V(hardswish_deriv)(FLOATS x)
     return V(if_equal)(c, low, V(zero)(), slope);
 }
 
-/* Sine and (below) cosine of an angle hi + lo, |hi| <= pi/4 (num/angles.h); fit 2^-32, 2^-33. */
+/* Sine and (below) cosine of a gckpti_angle hi + lo, |hi| <= pi/4; fit 2^-32, 2^-33. */
 GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
 {
     FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));

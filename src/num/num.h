@@ -1,9 +1,7 @@
-#include "num/angles.h"
 #include "num/random.h"
 #include "num/halves.h"
 #include "bf16/halves.h"
 #include "num/sums.h"
-#include "num/chains.h"
 #ifdef GCKPTI_SEPARATE_TU
 #ifdef GCKPTI_VECTORS /* kernels/all.c already has the first part */
 #include "num/isa.h"

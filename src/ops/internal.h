@@ -22,7 +22,7 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
 #ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
+#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_RUNS_BUILT ? (function) : (type)0)
 /* Define builders of ops: of one input without or with attributes; of two inputs. */
 #define GCKPTI_BUILDER_0(name)                                                                     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
@@ -54,7 +54,7 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,     \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                     \
-        (unsigned)(flags) | GCKPTI_BUILTIN_##name, NULL, NULL,                                     \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name,                                                 \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward),                                     \
         GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
 #define GCKPTI_DESC_WITH(name, shape, flops, flops_backward, classes, flags, ...)                  \

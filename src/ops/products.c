@@ -173,15 +173,9 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
     }
 }
 
-/* Sums the rows of g into the bias's gradient (input 2). */
-static void gckpti_bias_backward(const gckpt_call *call)
-{
-    gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
-}
-
 GCKPTI_OP_KERNELS(matmul, gckpti_run_matmul(call, backward, gckpti_run_product))
 GCKPTI_OP_KERNELS(linear, gckpti_run_matmul(call, backward, gckpti_run_product);
-                  if (backward) gckpti_bias_backward(call))
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {

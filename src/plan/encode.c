@@ -92,9 +92,7 @@ static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const
     const int updated = gckpti_is_updated(p, t->id);
     gckpti_plan_param *q = &e->params[e->plan.param_count];
     q->elements = gckpti_elements(&t->shape);
-    q->init[0] = gckpti_bits(t->init.normal);
-    q->init[1] = gckpti_bits(t->init.uniform);
-    q->init[2] = gckpti_bits(t->init.constant);
+    memcpy(q->init, &t->init, sizeof q->init);
     q->momentum = gckpti_bits(t->momentum);
     q->name = gckpti_add_name(e, param->p.name);
     q->node = (gckpti_id)t->id;

@@ -3,19 +3,12 @@
 #include "graph/graph.h"
 
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
-/* Allocates the arrays of a lowered plan, except instructions and operands, which grow. */
+/* Allocates the arrays of a lowered plan; those of instructions, operands and buffers grow. */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
-    size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
-    buffers += p->desc->workspace_bytes || gckpti_streams_state(p->desc) ? (size_t)p->n : 0;
-    for (int x = 0; x < d->sched.length; x++) {
-        const int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
-        buffers += i < 0 ? p->workspace_backward[id] > 0
-                         : (size_t)(d->sched.value_end[x] >= 0) + (d->sched.saved_end[x] >= 0) +
-                               (p->workspace_forward[id] > 0);
-    }
-    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
+    size_t n = (size_t)d->sched.length + 1;
+    gckpti_reserve(s, &d->buffers, 0, sizeof *d->buffers); /* one buffer exists in any case */
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
     d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
@@ -78,13 +71,15 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
 
-/* Adds a buffer that is live from instruction `start` to `end`. Returns its index. */
+/* Adds a buffer that is live from instruction `start` to `end`. Returns its index; without memory,
+ * that of another buffer. */
 static int gckpti_add_buffer(gckpti_lowered *d, size_t size, int start, int end, int id,
                              gckpt_buffer_kind kind)
 {
     gckpt_buffer b = { start, end, 0, size, id, kind };
-    d->buffers[d->buffer_count] = b;
-    return (int)d->buffer_count++;
+    if (gckpti_reserve(&d->scratch, &d->buffers, d->buffer_count, sizeof b))
+        d->buffers[d->buffer_count++] = b;
+    return d->buffer_count > 0 ? (int)d->buffer_count - 1 : 0;
 }
 
 /* Adds an operand of instruction x: a buffer, whose live range it extends, or -1. */

@@ -3,8 +3,6 @@
 #include "num/num.h"
 #include "ops/ops.h"
 
-GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
-
 #define GCKPTI_OPERANDS(kind, handler, operands) operands,
 static const unsigned char gckpti_kind_operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
 #undef GCKPTI_OPERANDS

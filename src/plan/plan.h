@@ -101,9 +101,6 @@ typedef struct {
     size_t state_bytes;            /* as in gckpti_param */
 } gckpti_plan_param;
 
-/* Returns whether a step changes the parameter: it is trained or a running statistic. */
-GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
-
 /* Returns whether plan->mixer would normalise one value per channel in a single row. */
 GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p);
 
@@ -282,12 +279,6 @@ enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 /* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
  * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
-
-#ifdef GCKPT_NO_FAST
-enum { GCKPTI_ALWAYS_PLAIN = 1 };
-#else
-enum { GCKPTI_ALWAYS_PLAIN = 0 };
-#endif
 
 /* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);

@@ -28,12 +28,11 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
 GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
-    for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id])
-            mask |= t->op->needs[i];
-    for (int i = 0; i < t->inputs; i++)
-        if (t->in[i]->type == GCKPT_I32 && t->in[i]->base->kind == GCKPTI_OP)
-            mask |= GCKPT_IN(i);
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *q = t->in[i]->base;
+        mask |= p->active[q->id] ? t->op->needs[i] : 0;
+        mask |= t->in[i]->type == GCKPT_I32 && q->kind == GCKPTI_OP ? GCKPT_IN(i) : 0;
+    }
     return mask;
 }
 

@@ -76,7 +76,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
         GCKPTI_PRECISION_FAULT(d),
-        { d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH,
+        { d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH,
           "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
           "has the other modes" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||

@@ -50,7 +50,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->accumulates = !p->inference && d->batch > graph->rows;
-    p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
+    p->plain = !GCKPTI_RUNS_FAST || d->kernels.plain != 0 || d->backend;
     gckpti_planner_reset(p);
     gckpt_result result = gckpti_check_request(graph, terms, count, d);
     if (result == GCKPT_OK)
@@ -178,9 +178,9 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
-                 : !GCKPTI_HAS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
-                                        "less; a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched           ? ""
-                                      : " in this mode (GCKPT_AUTO needs least)");
+                 : !GCKPTI_RUNS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
+                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched            ? ""
+                                       : " in this mode (GCKPT_AUTO needs least)");
 }
 #endif

@@ -50,7 +50,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
     gckpt_mode mode = automatic ? GCKPT_STORE_ALL : first->desc->mode;
     size_t needed;
     gckpti_planner *best = gckpti_plan_variants(first, mode, arena, &needed, result);
-    if (*result == GCKPT_OK && automatic && GCKPTI_HAS_SEARCH && budget &&
+    if (*result == GCKPT_OK && automatic && GCKPTI_RUNS_SEARCH && budget &&
         !(best && best->best.cost <= first->least_cost)) {
         mode = GCKPT_OPTIMAL;
         best = gckpti_plan_variants(first, mode, arena, &needed, result);

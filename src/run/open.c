@@ -33,7 +33,7 @@ static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_des
 #define GCKPTI_IF_MISSING(part, needs) !GCKPTI_RUNS_##part && (needs) ? "GCKPT_NO_" #part :
     return GCKPTI_EXEC_USES(GCKPTI_IF_MISSING)
            !GCKPTI_RUNS_BACKENDS && (d->custom_optimiser || d->parallel_for) ? "GCKPT_SMALL"
-           : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
+           : !GCKPTI_RUNS_FAST && p->backend_id == GCKPTI_BACKEND_CPU
                ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
                : NULL;
 }
@@ -80,7 +80,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
                             "so (gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_has_update(planned) && q->p.frozen)
+    if ((planned->trained || planned->running) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
     const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
@@ -113,7 +113,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
-        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
+        if (!GCKPTI_RUNS_TRAINING && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "

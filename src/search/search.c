@@ -233,10 +233,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
-    gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
-    gckpti_release(&s->scratch, &s->order);
-    gckpti_release(&s->scratch, &s->member);
-    gckpti_release(&s->scratch, &s->slack);
     gckpt_result result = gckpti_lower_schedule(p, candidate->entry, candidate->length);
     int large = gckpti_is_too_large(p, result);
     if (result == GCKPT_OK)

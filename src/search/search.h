@@ -175,10 +175,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
-enum { GCKPTI_HAS_SEARCH = 1 };
 #else
 /* Stubs without the search: AUTO is store-all, which also gives the proven cost. */
-enum { GCKPTI_HAS_SEARCH = 0 };
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
 static inline uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)

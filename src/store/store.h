@@ -172,14 +172,12 @@ static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
 {
     return q->mirror.array[1 + slot];
 }
-enum { GCKPTI_HAS_MIRRORS = 1 };
 #else
 #define gckpti_mark_changed(q, newest) ((void)(q))
 #define gckpti_pull(s, q)              ((void)(s), (void)(q))
 #define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
 #define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
 #define gckpti_close_mirrors(s, b)     ((void)(s))
-enum { GCKPTI_HAS_MIRRORS = 0 };
 #endif
 
 /* ---- store/values.c ---- */
@@ -199,7 +197,6 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
 
 /* Allocates values without initialising them. `who` is the caller's name in the error text. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
-enum { GCKPTI_RANDOM = GCKPTI_WITH_TRAINING }; /* if 0, init uses only its constant */
 static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
@@ -212,7 +209,6 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
-enum { GCKPTI_HAS_NOTES = 1 };
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
 /* Appends a note, even if the key exists. Returns 0 without memory. */
@@ -221,7 +217,6 @@ GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value
 /* Replaces older notes by newer ones that have the same keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #else
-enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_notes_shrink(s, count)  ((void)0)
 #define gckpti_notes_merge(s)          ((void)0)
 #define gckpti_note_add(s, key, value) ((void)(value), 1)

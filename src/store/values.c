@@ -39,7 +39,7 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     }
     *n = gckpti_part_of(s, q, slot, &first) + first - at;
     at -= first;
-    if (GCKPTI_HAS_MIRRORS)
+    if (GCKPTI_RUNS_DEVICES)
         gckpti_pull(s, q);
     return gckpti_array(q, slot) + at;
 }

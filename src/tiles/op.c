@@ -45,8 +45,7 @@ static uint64_t gckpti_fused_flops(const gckpt_call *call)
 
 GCKPTI_DATA const gckpt_op gckpti_op_fused = {
     "fused", NULL,  NULL,              NULL, gckpti_fused_flops, /* run/layout.c binds its kernel */
-    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL,
-    NULL,    NULL
+    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL
 };
 GCKPTI_COLD_END
 #endif

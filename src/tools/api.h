@@ -32,6 +32,18 @@ GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget)
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #endif /* GCKPT_NO_FRONTIER */
 
+/* ---- debug modes ---- */
+/* Flags of gckpt_exec_desc.debug: each mode costs time, none changes the result. */
+#define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
+#define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
+#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that steps touch */
+#define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
+/* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
+ * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
+ * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
+ * infinities in trained parameters, and both in gradients before the first update. Then nothing is
+ * changed, except if the update itself made the value, or in plans that update in the backward. */
+#define GCKPT_DEBUG_FINITE 16u
 #ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of values that stay between steps +
  * the highest arena byte touched + 1 (an op's workspace counts whole). */

@@ -334,8 +334,6 @@ static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_t
                                    { GCKPT_IN(1), GCKPT_IN(0) },
                                    0,
                                    NULL,
-                                   NULL,
-                                   NULL,
                                    NULL };
     gckpt_tensor *in[2] = { x, net_weight(p, part, 9, gckpt_shape_of(x).d[3] * out) };
     return gckpt_apply(&conv, in, 2, &out, sizeof out);
@@ -351,8 +349,6 @@ static inline gckpt_tensor *image_up(const place *p, gckpt_tensor *x, int out)
                                  NULL,
                                  { GCKPT_IN(1), GCKPT_IN(0) },
                                  0,
-                                 NULL,
-                                 NULL,
                                  NULL,
                                  NULL };
     gckpt_tensor *in[2] = { x, net_weight(p, "up", 4, gckpt_shape_of(x).d[3] * out) };
@@ -370,8 +366,6 @@ static inline gckpt_tensor *image_norm(gckpt_tensor *x)
                                    { GCKPT_IN(0) | GCKPT_SAVED },
                                    0,
                                    NULL,
-                                   NULL,
-                                   NULL,
                                    NULL };
     return gckpt_apply(&norm, &x, 1, NULL, 0);
 }
@@ -386,8 +380,6 @@ static inline gckpt_tensor *image_pool(gckpt_tensor *x)
                                    NULL,
                                    { GCKPT_SAVED },
                                    0,
-                                   NULL,
-                                   NULL,
                                    NULL,
                                    NULL };
     return gckpt_apply(&pool, &x, 1, NULL, 0);

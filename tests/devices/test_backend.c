@@ -369,10 +369,10 @@ static void test_measured_alone(void)
     }
 }
 
-static void square_on_device(const gckpt_call *call) { device_run(call, square_forward, NULL); }
-static void square_back_on_device(const gckpt_call *call) { device_run(call, square_backward, NULL); }
-static void odd_loss_on_device(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
-static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
+static void square_on_device(const gckpt_call *call) { device_run(call, square_forward); }
+static void square_back_on_device(const gckpt_call *call) { device_run(call, square_backward); }
+static void odd_loss_on_device(const gckpt_call *call) { device_run(call, odd_loss_forward); }
+static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, odd_loss_backward); }
 
 /* Counts copies and waits of a step. If the backend's copies of all values are up to date, only feeds are copied to
  * the backend; the host waits for nothing before the first update, except if the step clips, may be skipped, or the

@@ -38,7 +38,7 @@ static void bend_backward(const gckpt_call *call)
 }
 
 static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, bend_backward, NULL, NULL,
-                               { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL, NULL };
+                               { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL };
 
 #ifndef GCKPT_NO_QUANT
 /* Stores the parameter "w" as f16, in constants that stay in flash. */

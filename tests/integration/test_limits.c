@@ -551,8 +551,7 @@ static const gckpt_op sum3 = { "sum3",  sum3_shape,
                                nothing, NULL,
                                NULL,    NULL,
                                { 0 },   GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_INPLACE(2),
-                               NULL,    NULL,
-                               NULL, NULL };
+                               NULL,    NULL };
 
 static void in_place(void)
 {

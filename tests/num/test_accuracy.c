@@ -299,8 +299,7 @@ static const gckpt_op user_mul = { "factor",
                                  { 0, GCKPT_IN(0) | GCKPT_SUMS },
                                  0,
                                  NULL,
-                                 NULL,
-                                 NULL, NULL };
+                                 NULL };
 
 static gckpt_tensor *by_user(net *n)
 {

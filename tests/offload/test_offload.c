@@ -745,8 +745,8 @@ static void odd_backward(const gckpt_call *call)
 }
 static const gckpt_op odd_op = { .name = "odd", .shape = odd_shape, .forward = odd_forward, .backward = odd_backward,
                                  .needs = { GCKPT_IN(0) }, .flags = GCKPT_LOSS };
-static void odd_forward_on_device(const gckpt_call *call) { device_run(call, odd_forward, NULL); }
-static void odd_backward_on_device(const gckpt_call *call) { device_run(call, odd_backward, NULL); }
+static void odd_forward_on_device(const gckpt_call *call) { device_run(call, odd_forward); }
+static void odd_backward_on_device(const gckpt_call *call) { device_run(call, odd_backward); }
 static gckpt_kernel find_odd(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     if (op != &odd_op)

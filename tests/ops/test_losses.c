@@ -310,7 +310,7 @@ static void rows_backward(const gckpt_call *call)
 }
 static const gckpt_op rows_op = { "rows",        rows_shape,    rows_forward, rows_backward,
                                   NULL,          NULL,          { 0 },        GCKPT_LOSS,
-                                  NULL,          NULL,          NULL, NULL };
+                                  NULL,          NULL };
 
 static void user_counts(void)
 {

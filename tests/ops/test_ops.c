@@ -513,11 +513,11 @@ static void square_backward(const gckpt_call *call) { square_backward_by(call, 2
 static void wrong_backward(const gckpt_call *call) { square_backward_by(call, 2.1f); }
 static const gckpt_op square_op = {
     "square", square_shape, square_forward, square_backward, NULL, NULL,
-    { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL
+    { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL
 };
 static const gckpt_op wrong_op = {
     "wrong_square", square_shape, square_forward, wrong_backward, NULL, NULL,
-    { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
+    { GCKPT_IN(0) }, 0, NULL, NULL
 };
 
 /* User-defined op whose forward returns other values at each call, like one with hidden state. */
@@ -530,7 +530,7 @@ static void noisy_forward(const gckpt_call *call)
 }
 static const gckpt_op noisy_op = {
     "noisy", square_shape, noisy_forward, square_backward, NULL, NULL,
-    { GCKPT_IN(0) }, 0, NULL, NULL, NULL, NULL
+    { GCKPT_IN(0) }, 0, NULL, NULL
 };
 
 /* User-defined op y = s x with s = 1 / sqrt(x.x + 1) for each row x. s is saved for the backward. The row is copied
@@ -582,7 +582,7 @@ static void unit_norm_backward(const gckpt_call *call)
 }
 static const gckpt_op unit_norm_op = {
     "unit", unit_norm_shape, unit_norm_forward, unit_norm_backward, NULL, NULL,
-    { GCKPT_IN(0) | GCKPT_SAVED }, GCKPT_INPLACE(0), NULL, NULL, NULL, NULL
+    { GCKPT_IN(0) | GCKPT_SAVED }, GCKPT_INPLACE(0), NULL, NULL
 };
 
 /* User-defined loss: the sum of (a - b)^4; its count is the number of elements. */
@@ -618,7 +618,7 @@ static void fourth_backward(const gckpt_call *call)
 }
 static const gckpt_op fourth_op = {
     "fourth", fourth_shape, fourth_forward, fourth_backward, NULL, NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL, NULL, NULL
+    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL
 };
 
 static double ref_square(double x) { return x * x; }

@@ -117,7 +117,7 @@ static gckpt_result same_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 static void nothing(const gckpt_call *call) { (void)call; }
-static const gckpt_op gelu = { "gelu", same_shape, nothing, nothing, NULL, NULL, { 0 }, 0, NULL, NULL, NULL, NULL };
+static const gckpt_op gelu = { "gelu", same_shape, nothing, nothing, NULL, NULL, { 0 }, 0, NULL, NULL };
 
 static void names(void)
 {
@@ -182,7 +182,7 @@ static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->info[gckp
  * weight. */
 static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *), uint64_t *work)
 {
-    gckpt_op op = { "mine", same_shape, nothing, nothing, forward_flops, NULL, { 0 }, 0, NULL, NULL, flops, NULL };
+    gckpt_op op = { "mine", same_shape, nothing, nothing, forward_flops, NULL, { 0 }, 0, flops, NULL };
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     T *in[4], *loss;

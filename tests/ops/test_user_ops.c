@@ -1,9 +1,10 @@
 /* test_user_ops.c - the functions that user-defined kernels may call (gckpt_parallel, gckpt_fma, gckpt_dot,
- * gckpt_product), and the convolution that examples/convolution.h builds from them. Uses only the public API, on
- * plain and vector kernels, with one and several threads, from OpenMP or from the program's own pool. */
+ * gckpt_product), and the ops that examples/convolution.h and examples/elementwise.h build from them. Uses only the
+ * public API, on plain and vector kernels, with one and several threads, from OpenMP or from the program's own pool. */
 #include "gradckpt.h"
 #include "convolve.h"
 #include "examples/convolution.h"
+#include "examples/elementwise.h"
 #include "examples/gradcheck.h"
 #include "golden/convolution.h"
 
@@ -373,7 +374,7 @@ static float slope_of_square(float x)
     return 2 * x;
 }
 
-GCKPT_ELEMENTWISE(own_square, square_of, slope_of_square)
+ELEMENTWISE(own_square, square_of, slope_of_square)
 
 typedef struct {
     int64_t rows;
@@ -383,7 +384,7 @@ typedef struct {
     int least; /* if nonzero, the plan has the smallest feasible budget */
     gckpt_precision precision;
     int check; /* if nonzero, the gradients are checked and nothing is trained */
-    squares squares; /* whether the network has squares, by GCKPT_ELEMENTWISE or by gckpt_pow */
+    squares squares; /* whether the network has squares, by ELEMENTWISE or by gckpt_pow */
 } training;
 
 static gckpt_tensor *square(const training *t, gckpt_tensor *x)
@@ -484,7 +485,7 @@ static void test_training(void)
     CHECK(train(&t) == want);
 }
 
-/* Tests that an op by GCKPT_ELEMENTWISE trains to the bits of the built-in op with the same formula. */
+/* Tests that an op by ELEMENTWISE trains to the bits of the built-in op with the same formula. */
 static void test_elementwise(void)
 {
     training t = { .rows = BATCH, .threads = 1, .check = 1, .squares = OWN_SQUARES };
