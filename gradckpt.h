@@ -153,17 +153,17 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1269
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1245
- *     >>store     parameters and optimiser state, however they are stored                     1617
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1224
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1240
+ *     >>store     parameters and optimiser state, however they are stored                     1611
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7788
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1170
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7782
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1151
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4831
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2333
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4813
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2327
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4659
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4656
  *     >>files     safetensors                                                                 1471
  *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2835
@@ -984,10 +984,8 @@ typedef struct {
      * checked by each step before anything runs (E_DATA); those that an op computes when the node
      * is added (E_SHAPE). NULL, or a result of 0, checks nothing. */
     int64_t (*classes)(const gckpt_call *call, int i);
-    unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by the gradient of in[i] */
-    unsigned flags;                               /* GCKPT_INPLACE, .. */
-    void (*forward_fast)(const gckpt_call *call); /* fast kernel with the same bits; may be NULL */
-    void (*backward_fast)(const gckpt_call *call);
+    unsigned needs[GCKPT_MAX_INPUTS]; /* GCKPT_IN, ..: read by the gradient of in[i] */
+    unsigned flags;                   /* GCKPT_INPLACE, .. */
     /* Returns the flops of the backward. in[i].grad is NULL if it is not computed, and must not be
      * dereferenced. NULL selects the forward's flops, twice if it computes several gradients. */
     uint64_t (*flops_backward)(const gckpt_call *call);
@@ -1034,47 +1032,6 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-#ifndef GCKPT_SMALL
-/* Defines an elementwise op and its builder, gckpt_tensor *name(gckpt_tensor *x), from two
- * functions of a float: value(x) is the formula, slope(x) its derivative. Several threads may
- * call them at once. A plan with such an op cannot be printed as C. */
-#define GCKPT_ELEMENTWISE(name, value, slope)                                                      \
-    static gckpt_result name##_shape(gckpt_call *call)                                             \
-    {                                                                                              \
-        call->shape = call->in[0].shape;                                                           \
-        return GCKPT_OK;                                                                           \
-    }                                                                                              \
-    static void name##_item(void *context, int64_t row, int64_t worker)                            \
-    {                                                                                              \
-        const gckpt_call *call = (const gckpt_call *)context;                                      \
-        const int64_t n = call->shape.d[call->shape.n - 1], first = row * n;                       \
-        const float *x = call->in[0].data + first, *g = call->grad_out;                            \
-        float *y = (g ? call->in[0].grad : call->out) + first;                                     \
-        const int adds = g && call->in[0].accumulate;                                              \
-        (void)worker;                                                                              \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            if (adds)                                                                              \
-                y[i] = gckpt_fma(g[first + i], slope(x[i]), y[i]);                                 \
-            else                                                                                   \
-                y[i] = g ? g[first + i] * slope(x[i]) : value(x[i]);                               \
-    }                                                                                              \
-    static void name##_kernel(const gckpt_call *call)                                              \
-    {                                                                                              \
-        gckpt_call copy = *call;                                                                   \
-        int64_t rows = 1;                                                                          \
-        for (int i = 0; i < call->shape.n - 1; i++)                                                \
-            rows *= call->shape.d[i];                                                              \
-        gckpt_parallel(call, rows, 16 * call->shape.d[call->shape.n - 1], name##_item, &copy);     \
-    }                                                                                              \
-    static gckpt_tensor *name(gckpt_tensor *x)                                                     \
-    {                                                                                              \
-        static const gckpt_op op = {                                                               \
-            #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL, { GCKPT_IN(0) },        \
-            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL                          \
-        };                                                                                         \
-        return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
-    }
-#endif
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
  * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -1495,6 +1452,18 @@ GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget)
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 #endif /* GCKPT_NO_FRONTIER */
 
+/* ---- debug modes ---- */
+/* Flags of gckpt_exec_desc.debug: each mode costs time, none changes the result. */
+#define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
+#define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
+#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that steps touch */
+#define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
+/* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
+ * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
+ * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
+ * infinities in trained parameters, and both in gradients before the first update. Then nothing is
+ * changed, except if the update itself made the value, or in plans that update in the backward. */
+#define GCKPT_DEBUG_FINITE 16u
 #ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of values that stay between steps +
  * the highest arena byte touched + 1 (an op's workspace counts whole). */
@@ -1680,17 +1649,6 @@ typedef struct {
     const char *name;
 } gckpt_progress;
 
-/* Debug modes, off by default; each costs time, none changes the result: */
-#define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
-#define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
-#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that steps touch */
-#define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
- * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
- * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
- * infinities in trained parameters, and both in gradients before the first update. Then nothing is
- * changed, except if the update itself made the value, or in plans that update in the backward. */
-#define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
@@ -1879,13 +1837,9 @@ GCKPT_API int gckpt_threads(void);
 #define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* address space too large for fragments */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
-#ifdef MADV_HUGEPAGE
 #define GCKPTI_HUGE_PAGES 1
-#elif !defined(__cplusplus) /* hidden by -std=c99 and _POSIX_C_SOURCE, but it exists */
-#define GCKPTI_HUGE_PAGES 1
+#ifndef __cplusplus /* hidden by -std=c99 and _POSIX_C_SOURCE, but they exist */
 extern int madvise(void *start, size_t size, int advice);
-#endif
-#ifndef __cplusplus /* hidden likewise */
 extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #endif
@@ -1910,11 +1864,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */   \
     && !defined(__FAST_MATH__)
-#ifdef __s390__ /* with -std=c99 or similar, floats are computed as doubles */
-#error "gradckpt.h: FLT_EVAL_METHOD must be 0; on s390x use -fexcess-precision=fast or -std=gnu99"
-#else
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
-#endif
+#error "gradckpt.h: on s390x use -fexcess-precision=fast or -std=gnu99"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
@@ -2006,45 +1957,37 @@ extern "C" {
 #endif
 #define GCKPTI_FN   GCKPTI_UNUSED static
 #define GCKPTI_DATA GCKPTI_UNUSED static
-#define GCKPTI_INLINE      GCKPTI_DEVICE static inline
-#define GCKPTI_ARENA_MAX   (PTRDIFF_MAX / 8) /* most bytes of an arena */
-#define GCKPTI_NO_OFFSET   SIZE_MAX
-#ifdef GCKPT_NO_TEXT
-#define GCKPTI_TEXT_BYTES 1
-#else
-#define GCKPTI_TEXT_BYTES 256 /* bytes of an error text */
-#endif
+#define GCKPTI_INLINE    GCKPTI_DEVICE static inline
+#define GCKPTI_ARENA_MAX (PTRDIFF_MAX / 8) /* most bytes of an arena */
+#define GCKPTI_NO_OFFSET SIZE_MAX
 /* GCKPT_SMALL implies, in addition to omitted features (api.h): small numbers and stack frames
- * (IS_SMALL); plans that are constants of the program, and no planner (WITH_PLANNER); only the
- * plain backend on one thread, no custom optimisers and no copies of feeds (WITH_BACKENDS). These
+ * (IS_SMALL); plans that are constants of the program, and no planner (RUNS_BUILT); only the plain
+ * backend on one thread, no custom optimisers and no copies of feeds (RUNS_BACKENDS). These
  * conditions are constants, so that the compiler removes the code that depends on them. */
 #ifdef GCKPT_SMALL
-#define GCKPTI_WITH_PLANNER  0
-#define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_IS_SMALL      1
+#define GCKPTI_IS_SMALL 1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
 #define int64_t   int32_t
 #define INT64_MAX INT32_MAX
 #else
-#define GCKPTI_WITH_PLANNER  1
-#define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_IS_SMALL      0
+#define GCKPTI_IS_SMALL 0
 #endif
 /* Optional parts. For each part X, the constants GCKPTI_WITH_X (for headers) and GCKPTI_RUNS_X are
  * 1 or 0; layer headers have stubs for parts that are left out. GCKPTI_PART: a macro that is
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
     GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
     GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
-enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* graphs, plans */
-enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = !GCKPTI_IS_SMALL }; /* graphs, plans */
+enum { GCKPTI_RUNS_BACKENDS = !GCKPTI_IS_SMALL };
+enum { GCKPTI_TEXT_BYTES = GCKPTI_WITH_TEXT ? 256 : 1 }; /* bytes of an error text */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
@@ -2054,13 +1997,11 @@ enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
  * Tests set it to 1 and use their own threads. */
-#if !GCKPTI_HAS_FAST
-#undef GCKPTI_TEAMS
-#define GCKPTI_TEAMS 0
-#elif defined(_OPENMP)
+#if GCKPTI_HAS_FAST && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 1
-#elif !defined(GCKPTI_TEAMS)
+#else
+#undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
 #endif
 
@@ -2224,7 +2165,7 @@ typedef struct {
 
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
-    return !GCKPTI_WITH_BACKENDS || call->plain;
+    return !GCKPTI_RUNS_BACKENDS || call->plain;
 }
 
 static inline int gckpti_little_endian(void)
@@ -2753,20 +2694,6 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Frees `size` bytes at `block` and returns 1 if they are a whole chunk; else returns 0. */
-static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block, size_t size)
-{
-    gckpti_chunk **slot = &s->first, *chunk;
-    size_t used = GCKPTI_CHUNK_HEADER + gckpti_round_up(size, GCKPTI_ALIGN);
-    while ((chunk = *slot) != NULL && (const unsigned char *)chunk + GCKPTI_CHUNK_HEADER != block)
-        slot = &chunk->next;
-    if (!chunk || chunk->used != used || chunk == s->current || s->memory->desc.memory)
-        return 0;
-    *slot = chunk->next;
-    gckpti_resize(s->memory, chunk, chunk->size, 0);
-    return 1;
-}
-
 /* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
  * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
  * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
@@ -2779,31 +2706,16 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
         memcpy(&bytes, old - GCKPTI_ALIGN, sizeof bytes);
     if (need <= bytes)
         return 1;
-    const size_t growth = bytes > s->min_size && !s->memory->desc.memory ? bytes / 4 : bytes;
-    need = need > bytes + growth ? need : bytes + growth; /* less if old memory is freed */
+    need = need > 2 * bytes ? need : 2 * bytes;
     fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;
     memcpy(fresh, &need, sizeof need);
     fresh += GCKPTI_ALIGN;
-    if (old) {
+    if (old)
         memcpy(fresh, old, bytes);
-        gckpti_scratch_release(s, old - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN);
-    }
     memcpy(array, &fresh, sizeof fresh);
     return 1;
-}
-
-/* Frees an array of gckpti_reserve if it is large, and sets it to NULL. */
-GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array)
-{
-    unsigned char *old;
-    size_t bytes = 0;
-    memcpy(&old, array, sizeof old);
-    if (old)
-        memcpy(&bytes, old - GCKPTI_ALIGN, sizeof bytes);
-    if (old && gckpti_scratch_release(s, old - GCKPTI_ALIGN, bytes + GCKPTI_ALIGN))
-        memset(array, 0, sizeof old); /* NULL */
 }
 
 /* >>base/sort */
@@ -3311,14 +3223,10 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MIN (-104.0f) /* exp(x) is 0 for smaller x */
 #define GCKPTI_EXP_MAX 89.0f     /* exp(x) is inf for greater x */
 
-#define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_SELU_HIGH  1.05070102f /* selu: its scale, and scale 1.67326324 */
-#define GCKPTI_SELU_LOW   1.75809932f
-#define GCKPTI_TANH_MAX   20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
-#define GCKPTI_SIN_SPLIT  131072.0f /* see V(sin_shifted) */
-
-#define GCKPTI_ERF_SPLIT 1.0f
-#define GCKPTI_ERF_MAX   4.0f
+#define GCKPTI_SELU_HIGH 1.05070102f /* selu: its scale, and scale 1.67326324 */
+#define GCKPTI_SELU_LOW  1.75809932f
+#define GCKPTI_TANH_MAX  20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
+#define GCKPTI_SIN_SPLIT 131072.0f /* see V(sin_shifted) */
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
@@ -3783,7 +3691,7 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
     p = V(exp_reduce)(V(vmin)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
-    return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
 }
 
 /* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
@@ -3795,13 +3703,13 @@ GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
     /* Q: -log(erfc(x))/x by powers of x, 1 <= x <= 4, fit 2^-31 of erf */
     static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
                                    0.00375733338f, -0.000350555201f, 1.39585973e-05f };
-    FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
+    FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(4.0f), a), r, t, p, s;
     FLOATS small = V(fma)(a, V(horner7)(a * a, middle), a);
     p = V(fma)(V(horner7)(b, tail), -b, V(zero)());
     p = V(exp_reduce)(p, &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = V(fnma)(r * s, p, 1.0f - s);
-    return V(bit_or)(V(if_less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
 }
 
 /* Splits a finite x > 0 into m * 2^n, 2/3 <= m < 4/3; a subnormal is scaled by 2^23 first. */
@@ -4014,7 +3922,7 @@ GCKPTI_INLINED FLOATS V(hardswish_deriv)(FLOATS x)
     return V(if_equal)(c, low, V(zero)(), slope);
 }
 
-/* Sine and (below) cosine of an angle hi + lo, |hi| <= pi/4 (num/angles.h); fit 2^-32, 2^-33. */
+/* Sine and (below) cosine of a gckpti_angle hi + lo, |hi| <= pi/4; fit 2^-32, 2^-33. */
 GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
 {
     FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));
@@ -4115,7 +4023,7 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
 #if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* the implementation continues */
 #undef GCKPTI_ISA
 
-/* >>num/angles */
+/* >>num/random */
 /* Sine and cosine of a finite x, for initial values and schedules. (The ops sin and cos, in
  * num/formulas.h, came later and return other bits.) */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
@@ -4124,7 +4032,6 @@ GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
     *sine = gckpti_float(gckpti_bits(*sine) ^ (gckpti_bits(x) & 0x80000000u));
 }
 
-/* >>num/random */
 /* Returns base^n by squaring. volatile: compilers must not contract the last product. */
 GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 {
@@ -4308,7 +4215,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
     if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
         return 3;
     uint64_t hash = GCKPTI_FNV_START;
-    if (!GCKPTI_WITH_PLANNER) /* such a build keeps only functions of its plan */
+    if (!GCKPTI_RUNS_BUILT) /* such a build keeps only functions of its plan */
         return 0;
     for (int i = 0; i < 64; i++) {
         volatile float input = (float)(i - 32) * 0.40625f;
@@ -4321,7 +4228,6 @@ GCKPTI_INLINE int gckpti_self_test(void)
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
 }
 
-/* >>num/chains */
 /* Adds the next term of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
 {
@@ -4333,6 +4239,7 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
+/* >>num/chains */
 /* Adds k terms to n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs
  * four chains interleaved, since one chain alone waits for each fma. (Single variables, as -Os
  * keeps no array in registers; seven parameters: three arrays, two steps, two sizes.) */
@@ -4506,14 +4413,12 @@ static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
 {
     return q->mirror.array[1 + slot];
 }
-enum { GCKPTI_HAS_MIRRORS = 1 };
 #else
 #define gckpti_mark_changed(q, newest) ((void)(q))
 #define gckpti_pull(s, q)              ((void)(s), (void)(q))
 #define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
 #define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
 #define gckpti_close_mirrors(s, b)     ((void)(s))
-enum { GCKPTI_HAS_MIRRORS = 0 };
 #endif
 
 /* ---- store/values.c ---- */
@@ -4527,19 +4432,15 @@ enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be ev
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
-enum { GCKPTI_RANDOM = GCKPTI_WITH_TRAINING }; /* if 0, init uses only its constant */
 static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
 
 
-#ifndef GCKPT_NO_NOTES
-enum { GCKPTI_HAS_NOTES = 1 };
+#ifdef GCKPT_NO_NOTES
 
 
-#else
-enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_notes_shrink(s, count)  ((void)0)
 #define gckpti_notes_merge(s)          ((void)0)
 #define gckpti_note_add(s, key, value) ((void)(value), 1)
@@ -5246,8 +5147,8 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int6
                                float *out)
 {
     const gckpt_init *init = &q->init;
-    const int random = GCKPTI_RANDOM && gckpti_is_random(init);
-    const float constant = gckpti_fma(init->uniform, GCKPTI_RANDOM ? -1.0f : 0.0f,
+    const int random = GCKPTI_RUNS_TRAINING && gckpti_is_random(init);
+    const float constant = gckpti_fma(init->uniform, GCKPTI_RUNS_TRAINING ? -1.0f : 0.0f,
                                       gckpti_fma(init->normal, 0, init->constant));
     uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
     key = gckpti_fnv(key, q->p.name, gckpti_strlen(q->p.name));
@@ -5471,7 +5372,7 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     }
     *n = gckpti_part_of(s, q, slot, &first) + first - at;
     at -= first;
-    if (GCKPTI_HAS_MIRRORS)
+    if (GCKPTI_RUNS_DEVICES)
         gckpti_pull(s, q);
     return gckpti_array(q, slot) + at;
 }
@@ -9201,7 +9102,7 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_receptive_field *field);
 
 #ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
+#define GCKPTI_IF_PLANNER(type, function) (GCKPTI_RUNS_BUILT ? (function) : (type)0)
 /* Define builders of ops: of one input without or with attributes; of two inputs. */
 #define GCKPTI_BUILDER_0(name)                                                                     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
@@ -9233,7 +9134,7 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,     \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                     \
-        (unsigned)(flags) | GCKPTI_BUILTIN_##name, NULL, NULL,                                     \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name,                                                 \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward),                                     \
         GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
 #define GCKPTI_DESC_WITH(name, shape, flops, flops_backward, classes, flags, ...)                  \
@@ -9790,15 +9691,9 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
     }
 }
 
-/* Sums the rows of g into the bias's gradient (input 2). */
-static void gckpti_bias_backward(const gckpt_call *call)
-{
-    gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
-}
-
 GCKPTI_OP_KERNELS(matmul, gckpti_run_matmul(call, backward, gckpti_run_product))
 GCKPTI_OP_KERNELS(linear, gckpti_run_matmul(call, backward, gckpti_run_product);
-                  if (backward) gckpti_bias_backward(call))
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
@@ -13900,7 +13795,7 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
 
 GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward,
                                           GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
-                  if (backward) gckpti_bias_backward(call))
+                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -14450,7 +14345,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* =================================================================================================
  * >>cpu: plain kernels, and vector kernels with the same bits
  *
- * The functions gckpti_cpu_.. (cpu/plain.c) do the work between ops as the numeric specification
+ * The functions gckpti_cpu_.. (cpu/calls.c) do the work between ops as the numeric specification
  * defines it, by vector kernels if the call has any. gckpti_kernels (ops/kernels.h) is the table of
  * vector kernels, one for each instruction set, defined in kernels/ and chosen when an executor is
  * created; so a plain `cc -O2` is enough. Ops split a call into work items for threads (a row, a
@@ -14664,47 +14559,6 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
     gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
 }
 #endif
-
-/* >>cpu/plain */
-GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
-{
-    (void)context;
-    memcpy(to, from, bytes);
-}
-
-typedef struct { /* context of the work items of an update pass */
-    const gckpt_call *call;
-    const gckpt_update_pass *pass;
-    void (*add)(float *to, const float *from, int64_t n);
-    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n,
-                   int update);
-} gckpti_update_state;
-
-static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_update_state *s = (const gckpti_update_state *)context;
-    const gckpt_update_pass *p = s->pass;
-    const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
-    const float *last = NULL;
-    (void)worker;
-    for (int u = 0; u < p->adds; u++) {
-        const void *addend = (const char *)p->base + p->more[u];
-        if (last)
-            s->add(p->gradient + at, last, n);
-        last = (const float *)addend + at;
-    }
-    float squares = s->block(p, last, at, n, p->update);
-    if (p->squares)
-        p->squares[b] = squares;
-}
-
-GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
-{
-    gckpti_update_state s = { call, pass, GCKPTI_KERNEL_OF(call, add, gckpti_add_into),
-                              GCKPTI_KERNEL_OF(call, update, gckpti_update_block) };
-    gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
-                   4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
-}
 
 /* >>cpu/products */
 #if GCKPTI_HAS_FAST
@@ -15400,55 +15254,37 @@ GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 
 GCKPTI_COLD_BEGIN
 
-/* Compares a product larger than a tile in rows, columns and terms (b transposed) with chains. */
-static int gckpti_products_match(const gckpti_kernels *kernels)
-{
-    enum { M = 9, N = 49, K = 17 };
-    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    int same = 1;
-    for (int i = 0; i < N * K; i++) {
-        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
-        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
-    }
-    gckpti_product t =
-        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
-    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
-    t.initial = b;
-    kernels->product_block(&t, &all, pack, sizeof pack / sizeof *pack);
-    for (int i = 0; i < M; i++) {
-        float row[N];
-        memcpy(row, b, sizeof row);
-        gckpti_chains(a + i * K, 1, b, K, N, K, row);
-        same = same && !memcmp(row, c + i * N, sizeof row);
-    }
-    return same;
-}
-
-/* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. */
+/* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. The
+ * product, with w transposed, is larger than a tile in rows and columns. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
 {
-    enum { N = 45 };
-    float x[N], fast[3][N], plain[3][N];
+    enum { ROWS = 9, OUTPUTS = 49, INPUTS = 45 };
+    void (*const forward[])(const gckpt_call *) = { gckpti_softmax_forward, gckpti_gelu_forward,
+                                                    gckpti_linear_forward };
+    const int transposed = 1, columns[] = { INPUTS, INPUTS, OUTPUTS };
+    float x[OUTPUTS * INPUTS], y[2][ROWS * OUTPUTS];
     gckpt_call c;
     memset(&c, 0, sizeof c);
-    c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
-    c.in[0].data = x;
-    for (int i = 0; i < N; i++)
+    c.in[0].shape = gckpti_shape(2, ROWS, INPUTS, 0, 0);
+    c.in[1].shape = gckpti_shape(2, OUTPUTS, INPUTS, 0, 0);
+    c.in[0].data = c.in[1].data = c.in[2].data = x; /* input, weight and bias */
+    c.inputs = 3, c.threads = 1, c.attributes = &transposed;
+    for (int i = 0; i < OUTPUTS * INPUTS; i++)
         x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
-    c.out = plain[0];
-    gckpti_softmax_forward(&c);
-    c.out = plain[1];
-    gckpti_gelu_forward(&c);
-    c.kernels = kernels, c.out = fast[0];
-    gckpti_softmax_forward(&c);
-    c.out = fast[1];
-    gckpti_gelu_forward(&c);
-    memcpy(fast[2], x, sizeof x);
-    kernels->divide(fast[2], 3.0f, N);
-    for (int i = 0; i < N; i++)
-        plain[2][i] = x[i] / 3.0f;
-    return !memcmp(fast, plain, sizeof fast) && gckpti_products_match(kernels) &&
-           gckpti_mixed_matches(kernels);
+    for (int i = 0; i < ROWS * OUTPUTS; i++)
+        y[0][i] = x[i] / 3.0f;
+    memcpy(y[1], x, sizeof y[1]);
+    kernels->divide(y[1], 3.0f, ROWS * OUTPUTS);
+    int same = !memcmp(y[0], y[1], sizeof y[0]);
+    for (int op = 0; op < 3; op++) {
+        c.shape = gckpti_shape(2, ROWS, columns[op], 0, 0);
+        c.kernels = NULL, c.out = y[0];
+        forward[op](&c);
+        c.kernels = kernels, c.out = y[1];
+        forward[op](&c);
+        same = same && !memcmp(y[0], y[1], (size_t)(ROWS * columns[op]) * sizeof(float));
+    }
+    return same && gckpti_mixed_matches(kernels);
 }
 
 /* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. */
@@ -15481,6 +15317,46 @@ GCKPTI_COLD_END
 #endif
 
 /* >>cpu/calls */
+GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+typedef struct { /* context of the work items of an update pass */
+    const gckpt_call *call;
+    const gckpt_update_pass *pass;
+    void (*add)(float *to, const float *from, int64_t n);
+    float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n,
+                   int update);
+} gckpti_update_state;
+
+static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_update_state *s = (const gckpti_update_state *)context;
+    const gckpt_update_pass *p = s->pass;
+    const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
+    const float *last = NULL;
+    (void)worker;
+    for (int u = 0; u < p->adds; u++) {
+        const void *addend = (const char *)p->base + p->more[u];
+        if (last)
+            s->add(p->gradient + at, last, n);
+        last = (const float *)addend + at;
+    }
+    float squares = s->block(p, last, at, n, p->update);
+    if (p->squares)
+        p->squares[b] = squares;
+}
+
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
+{
+    gckpti_update_state s = { call, pass, GCKPTI_KERNEL_OF(call, add, gckpti_add_into),
+                              GCKPTI_KERNEL_OF(call, update, gckpti_update_block) };
+    gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
+                   4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
+}
+
 /* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
  * build lacks the set, or if its kernels return other bits than the plain ones. */
 GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels)
@@ -15808,7 +15684,6 @@ typedef struct {
 } gckpti_plan_param;
 
 
-
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
@@ -15965,12 +15840,6 @@ enum { GCKPTI_MIXES = 16 };
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
-
-#ifdef GCKPT_NO_FAST
-enum { GCKPTI_ALWAYS_PLAIN = 1 };
-#else
-enum { GCKPTI_ALWAYS_PLAIN = 0 };
-#endif
 
 
 
@@ -16572,9 +16441,6 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #endif /* GCKPT_SMALL */
 
 /* >>plan/plan */
-/* Returns whether a step changes the parameter: it is trained or a running statistic. */
-GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
-
 #define GCKPTI_OPERANDS(kind, handler, operands) operands,
 static const unsigned char gckpti_kind_operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
 #undef GCKPTI_OPERANDS
@@ -16878,12 +16744,11 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
 GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
-    for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id])
-            mask |= t->op->needs[i];
-    for (int i = 0; i < t->inputs; i++)
-        if (t->in[i]->type == GCKPT_I32 && t->in[i]->base->kind == GCKPTI_OP)
-            mask |= GCKPT_IN(i);
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *q = t->in[i]->base;
+        mask |= p->active[q->id] ? t->op->needs[i] : 0;
+        mask |= t->in[i]->type == GCKPT_I32 && q->kind == GCKPTI_OP ? GCKPT_IN(i) : 0;
+    }
     return mask;
 }
 
@@ -17767,8 +17632,7 @@ static uint64_t gckpti_fused_flops(const gckpt_call *call)
 
 GCKPTI_DATA const gckpt_op gckpti_op_fused = {
     "fused", NULL,  NULL,              NULL, gckpti_fused_flops, /* run/layout.c binds its kernel */
-    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL,
-    NULL,    NULL
+    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL
 };
 GCKPTI_COLD_END
 #endif
@@ -18955,19 +18819,12 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
 /* >>plan/lowered */
 
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
-/* Allocates the arrays of a lowered plan, except instructions and operands, which grow. */
+/* Allocates the arrays of a lowered plan; those of instructions, operands and buffers grow. */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
-    size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
-    buffers += p->desc->workspace_bytes || gckpti_streams_state(p->desc) ? (size_t)p->n : 0;
-    for (int x = 0; x < d->sched.length; x++) {
-        const int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
-        buffers += i < 0 ? p->workspace_backward[id] > 0
-                         : (size_t)(d->sched.value_end[x] >= 0) + (d->sched.saved_end[x] >= 0) +
-                               (p->workspace_forward[id] > 0);
-    }
-    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
+    size_t n = (size_t)d->sched.length + 1;
+    gckpti_reserve(s, &d->buffers, 0, sizeof *d->buffers); /* one buffer exists in any case */
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
     d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
@@ -19030,13 +18887,15 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
 
-/* Adds a buffer that is live from instruction `start` to `end`. Returns its index. */
+/* Adds a buffer that is live from instruction `start` to `end`. Returns its index; without memory,
+ * that of another buffer. */
 static int gckpti_add_buffer(gckpti_lowered *d, size_t size, int start, int end, int id,
                              gckpt_buffer_kind kind)
 {
     gckpt_buffer b = { start, end, 0, size, id, kind };
-    d->buffers[d->buffer_count] = b;
-    return (int)d->buffer_count++;
+    if (gckpti_reserve(&d->scratch, &d->buffers, d->buffer_count, sizeof b))
+        d->buffers[d->buffer_count++] = b;
+    return d->buffer_count > 0 ? (int)d->buffer_count - 1 : 0;
 }
 
 /* Adds an operand of instruction x: a buffer, whose live range it extends, or -1. */
@@ -20317,9 +20176,7 @@ static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const
     const int updated = gckpti_is_updated(p, t->id);
     gckpti_plan_param *q = &e->params[e->plan.param_count];
     q->elements = gckpti_elements(&t->shape);
-    q->init[0] = gckpti_bits(t->init.normal);
-    q->init[1] = gckpti_bits(t->init.uniform);
-    q->init[2] = gckpti_bits(t->init.constant);
+    memcpy(q->init, &t->init, sizeof q->init);
     q->momentum = gckpti_bits(t->momentum);
     q->name = gckpti_add_name(e, param->p.name);
     q->node = (gckpti_id)t->id;
@@ -20759,10 +20616,8 @@ typedef struct {
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
-enum { GCKPTI_HAS_SEARCH = 1 };
 #else
 /* Stubs without the search: AUTO is store-all, which also gives the proven cost. */
-enum { GCKPTI_HAS_SEARCH = 0 };
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
 static inline uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
@@ -22767,10 +22622,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
 {
     gckpti_planner *p = s->p;
-    gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
-    gckpti_release(&s->scratch, &s->order);
-    gckpti_release(&s->scratch, &s->member);
-    gckpti_release(&s->scratch, &s->slack);
     gckpt_result result = gckpti_lower_schedule(p, candidate->entry, candidate->length);
     int large = gckpti_is_too_large(p, result);
     if (result == GCKPT_OK)
@@ -23181,7 +23032,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
         GCKPTI_PRECISION_FAULT(d),
-        { d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH,
+        { d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH,
           "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
           "has the other modes" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||
@@ -23322,7 +23173,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->accumulates = !p->inference && d->batch > graph->rows;
-    p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
+    p->plain = !GCKPTI_RUNS_FAST || d->kernels.plain != 0 || d->backend;
     gckpti_planner_reset(p);
     gckpt_result result = gckpti_check_request(graph, terms, count, d);
     if (result == GCKPT_OK)
@@ -23450,10 +23301,10 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
-                 : !GCKPTI_HAS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
-                                        "less; a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched           ? ""
-                                      : " in this mode (GCKPT_AUTO needs least)");
+                 : !GCKPTI_RUNS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
+                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched            ? ""
+                                       : " in this mode (GCKPT_AUTO needs least)");
 }
 
 /* >>planner/request */
@@ -23506,7 +23357,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
     gckpt_mode mode = automatic ? GCKPT_STORE_ALL : first->desc->mode;
     size_t needed;
     gckpti_planner *best = gckpti_plan_variants(first, mode, arena, &needed, result);
-    if (*result == GCKPT_OK && automatic && GCKPTI_HAS_SEARCH && budget &&
+    if (*result == GCKPT_OK && automatic && GCKPTI_RUNS_SEARCH && budget &&
         !(best && best->best.cost <= first->least_cost)) {
         mode = GCKPT_OPTIMAL;
         best = gckpti_plan_variants(first, mode, arena, &needed, result);
@@ -25134,10 +24985,7 @@ GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_p
 {
     const gckpt_op *op = node->op;
     gckpti_exec_node kernels = { op->forward, op->backward, NULL };
-    if (e->device.kernels && op->forward_fast)
-        kernels.forward = op->forward_fast;
-    if (e->device.kernels && op->backward_fast)
-        kernels.backward = op->backward_fast;
+    (void)e; /* only devices read it */
     if (GCKPTI_RUNS_DEVICES)
         gckpti_take_device_kernels(e, node, &kernels);
     return kernels;
@@ -27870,7 +27718,7 @@ static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_des
 #define GCKPTI_IF_MISSING(part, needs) !GCKPTI_RUNS_##part && (needs) ? "GCKPT_NO_" #part :
     return GCKPTI_EXEC_USES(GCKPTI_IF_MISSING)
            !GCKPTI_RUNS_BACKENDS && (d->custom_optimiser || d->parallel_for) ? "GCKPT_SMALL"
-           : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
+           : !GCKPTI_RUNS_FAST && p->backend_id == GCKPTI_BACKEND_CPU
                ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
                : NULL;
 }
@@ -27917,7 +27765,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
                             "so (gckpt_store_quantise), or make a new plan",
                             who, name, gckpti_storage_name(q->p.storage),
                             gckpti_storage_name((gckpt_storage)planned->storage));
-    if (gckpti_has_update(planned) && q->p.frozen)
+    if ((planned->trained || planned->running) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
     const int resized = q->p.state[0] && q->p.state_bytes != planned->state_bytes;
@@ -27950,7 +27798,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
-        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
+        if (!GCKPTI_RUNS_TRAINING && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
@@ -28692,7 +28540,7 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec,
         gckpti_sink_key(out, name, GCKPTI_UPDATES);
         gckpti_print(out, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    if (GCKPTI_HAS_NOTES)
+    if (GCKPTI_RUNS_NOTES)
         gckpti_sink_notes(out, s);
     gckpti_print(out, "}");
 }
@@ -29103,7 +28951,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
         found[i] = value;
         if (suffix && !gckpti_parse_updates(load, key, (size_t)(suffix - key), value))
             return 0;
-        if (GCKPTI_HAS_NOTES && i == GCKPTI_METADATA_KEYS && *key && !suffix &&
+        if (GCKPTI_RUNS_NOTES && i == GCKPTI_METADATA_KEYS && *key && !suffix &&
             !gckpti_note_add(load->store, key, value))
             return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }
