@@ -44,11 +44,10 @@ static inline int gckpti_has_mask(const gckpt_call *call)
 }
 
 struct gckpti_attn;
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+/* Kernels for a head (head 0 is that of row 0): up to 64 queries, from query `first` on, or all. */
 typedef struct gckpti_attention_kernels {
-    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                    float *scratch);
-    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+    void (*forward)(const struct gckpti_attn *h, int64_t head, int64_t first, float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t head, float *scratch);
 } gckpti_attention_kernels;
 
 /* The kernels of an instruction set. */

@@ -3,14 +3,6 @@
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
  * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
  * products use V(tiles): terms of all rows of a tile, and row by row those of some rows. */
-/* Prefetches `rows` rows of a head's keys to L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows)
-{
-    for (; rows > 0; rows--, x += h->kv_c)
-        for (int64_t j = 0; j < h->d; j += 16)
-            __builtin_prefetch(x + j, 0, 2);
-}
-
 /* The terms first..end-1 of some rows of c; all rows add those from `full` to `full_end`, row i of
  * the others only `span` terms from i + low on. */
 typedef struct {
@@ -77,8 +69,6 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
         const V(attn_part) t = V(attn_range)(s, i, rows, k);
         if (t.first >= t.end && !s->from_zero)
             continue;
-        if (s->prefetch)
-            V(prefetch_rows)(s->attn, s->prefetch + i * s->attn->kv_c, rows);
         if (t.first < t.full) {
             V(attn_corner)(&t, u, rows, n, t.first, t.full);
             u.from = to;

@@ -181,9 +181,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     if (!gckpti_attn_set_row(&h, i / h.heads))
         return;
     for (int64_t end = i + h.group; backward && i < end; i++)
-        h.kernels->backward(&h, i / h.heads, i % h.heads, scratch);
+        h.kernels->backward(&h, i, scratch);
     if (!backward)
-        h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
+        h.kernels->forward(&h, i, block * GCKPTI_KEY_TILE, scratch);
 }
 
 /* Runs the kernels for all heads. Zeroes results that no query writes, unless they accumulate. */
@@ -249,15 +249,13 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t first, float *scratch,
-                                             const gckpti_attn_mask *mask)
+GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head, int64_t first,
+                                             float *scratch, const gckpti_attn_mask *mask)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     const gckpti_destination to = gckpti_out_of(call);
     float p[GCKPTI_KEY_TILE];
-    head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
@@ -291,13 +289,13 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, 
     }
 }
 
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
                                     float *scratch)
 {
-    gckpti_attention_queries(h, row, head, first, scratch, NULL);
+    gckpti_attention_queries(h, head, first, scratch, NULL);
 }
 
-GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int64_t head,
+GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
                                          const gckpti_attn_mask *mask)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
@@ -305,7 +303,6 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int6
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -339,11 +336,10 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int6
         }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     (void)scratch;
-    gckpti_attention_add(h, row, head, NULL);
+    gckpti_attention_add(h, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)

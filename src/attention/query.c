@@ -1,12 +1,10 @@
 #ifndef GCKPT_NO_ATTENTION
 /* Computes query i of a head by itself, as of a text that is generated token by token: its scores
  * are a row, not a column. */
-static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t i)
+static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t head, int64_t i)
 {
     const gckpt_call *call = h->call;
-    int64_t at = (row * h->t + i) * h->c + head * h->d;
-    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    int64_t at = gckpti_attn_at_q(h, head) + i * h->c, keys = gckpti_attn_at_k(h, head);
     const float *q = call->in[0].data + at, scale = gckpti_attn_post_scale(h);
     float p[GCKPTI_QK_TILE] = { 0.0f }, max = 0.0f, sum = 0.0f;
     float *out = call->out ? call->out + at : NULL, *saved = (float *)call->saved;
@@ -28,7 +26,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
         for (int64_t e = 0; h->mask.x && e < n; e++)
-            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], row * h->heads + head, i, j + e);
+            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], head, i, j + e);
         for (int64_t e = 0; e < from; e++)
             p[e] = -GCKPTI_INFINITY;
         float factor = V(online)(p, p, n, j == first, &max, &sum);
@@ -42,6 +40,6 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
     if (out)
         V(divide)(out, sum, h->d);
     if (saved)
-        saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
+        saved[head * h->t + i] = max + V(log_scalar)(sum);
 }
 #endif

@@ -117,8 +117,8 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
 
 /* ---- forward ---- */
 /* V(attention_forward) of bf16 plans: p, first scores, then exponentials, is (key,query). */
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                           int64_t first, float *scratch)
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t head, int64_t first,
+                                           float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
@@ -126,8 +126,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     const gckpti_destination to = gckpti_out_of(call);
     const int64_t c = h->c, kc = h->kv_c, d = h->d, width = h->d_vec;
     const int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
-    const int64_t at = (row * h->t + first) * c + head * d;
-    const int64_t keys = row * h->s * kc + head / h->group * d;
+    const int64_t at = gckpti_attn_at_q(h, head) + first * c, keys = gckpti_attn_at_k(h, head);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + m);
     const int64_t j0 = gckpti_attn_first_tile(h, first);
     const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
@@ -161,7 +160,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         V(head_add)(h, &values, b, packed, 1, V(head_cut)(h, diagonal, m, n), diagonal);
     }
     gckpti_mixed_configure(kernels, 0);
-    V(head_end)(h, row, head, first, m, max, sum);
+    V(head_end)(h, head, first, m, max, sum);
     for (int64_t r = 0; gckpti_is_set(to) && r < m; r++, out += width) {
         const FLOATS divisor = V(set1)(sum[r]);
         for (int64_t e = 0; e < d; e += W)

@@ -102,15 +102,14 @@ static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
 }
 
 /* V(attention_backward) of bf16 plans. */
-static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                            float *scratch)
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpt_arg *in = h->call->in;
     const int needs_ds =
         gckpti_is_set(gckpti_arg_gradient(&in[0])) || gckpti_is_set(gckpti_arg_gradient(&in[1]));
-    const int64_t at_q = row * h->t * h->c + head * h->d;
+    const int64_t at_q = gckpti_attn_at_q(h, head);
     V(key_block) s;
-    V(key_block_begin)(&s, h, row * h->heads + head, scratch);
+    V(key_block_begin)(&s, h, head, scratch);
     for (int64_t i = 0; needs_ds && i < h->t; i++)
         s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, s.tile.rows);
     gckpti_mixed_configure(s.kernels, 1);
