@@ -186,7 +186,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    t->prefetch->pace = 8;
+    if (t->prefetch)
+        t->prefetch->pace = 8;
     for (int64_t n = t->blocks; n > 0;
          n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);

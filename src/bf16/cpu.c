@@ -37,20 +37,17 @@ static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 
 /* Returns whether no sum can be subnormal, as tiles need if the processor does not flush: sums from
  * +0 are multiples of the product of the last bits that the least exponents of a and b allow. */
-static int gckpti_never_flushes(gckpti_packed_product *s)
+static int gckpti_never_flushes(const gckpti_mixed_tile *t)
 {
-    const gckpti_mixed_tile *t = &s->tile;
+    const int64_t terms = t->blocks * GCKPTI_K_BLOCK;
     const void *words = t->b;
-    if (GCKPTI_X86)
-        return 1;
-    const int known = s->min_exponent != 0;
-    for (int64_t i = 0; !known && i < t->m; i++) {
-        const uint32_t e = gckpti_min_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_K_BLOCK);
-        s->min_exponent = i == 0 || e < s->min_exponent ? e : s->min_exponent;
+    uint32_t least = 255;
+    for (int64_t i = 0; !GCKPTI_X86 && i < t->m; i++) {
+        const uint32_t e = gckpti_min_exponent(t->a + i * t->a_row, terms);
+        least = e < least ? e : least;
     }
-    return s->min_exponent + gckpti_min_exponent((const uint16_t *)words,
-                                                 t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
-           127 + 127 + 14 - 126;
+    return GCKPTI_X86 || least + gckpti_min_exponent((const uint16_t *)words, terms * t->b_row) >=
+                             127 + 127 + 14 - 126;
 }
 
 /* Computes, element by element, a tile in which a sum may be subnormal. */
@@ -136,32 +133,30 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
+GCKPTI_FN void gckpti_mixed_multiply(const gckpti_packed_product *product)
 {
-    const gckpti_mixed_tile *all = &s->tile;
-    const gckpti_tile_kernel *kernel = &s->kernels->tiles[s->chain];
-    const int exact = gckpti_never_flushes(s);
+    gckpti_packed_product s = *product;
+    const gckpti_mixed_tile *all = &product->tile;
+    const gckpti_tile_kernel *kernel = &s.kernels->tiles[s.chain];
+    const int exact = gckpti_never_flushes(all);
     const int64_t columns =
-        s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
+        s.n > kernel->columns && s.n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
-    const int64_t back = s->rows_before;
-    for (int64_t j = 0; j < s->n; j += columns)
+    for (int64_t j = 0; j < s.n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
-            const int64_t n = gckpti_min(s->n - j, columns);
+            const int64_t n = gckpti_min(s.n - j, columns);
             gckpti_mixed_tile t = *all;
             m = gckpti_min(all->m - r, kernel->rows),
             m -= m < kernel->row_step ? 0 : m % kernel->row_step;
             t.m = m, t.width = gckpti_ceil_to(n, 16);
-            t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
+            t.a += r * t.a_row, t.b += j, s.rows_before = product->rows_before + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
             t.c_rows = t.c ? all->c_rows - r : 0;
-            t.prefetch = t.prefetch && t.prefetch->rows > 0 ? t.prefetch : &s->next_prefetch;
-            gckpti_mixed_run_tile(s, kernel, exact, &t, n,
-                                  s->start ? s->start + r * t.bf16_row + j : NULL);
+            gckpti_mixed_run_tile(&s, kernel, exact, &t, n,
+                                  s.start ? s.start + r * t.bf16_row + j : NULL);
         }
-    s->rows_before = back;
     gckpti_ftz_end(mode);
 }
 
@@ -205,40 +200,9 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
         p = w->end, j = block->j0;
     else if (j >= block->j1)
         p = 0, j = block->j0 + s->base.call->threads * s->base.cols;
-    int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
-    int64_t n = gckpti_min(t->n - j, s->panel);
-    int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK);
-    return b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, n > 0 ? terms : 0, n)
-                          : gckpti_prefetch_of(b, at, b->stride, n, terms);
-}
-
-/* Returns the part of a to pack next (next terms, next item), empty if it is the present part. */
-static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                           int64_t item)
-{
-    const gckpti_products *base = &s->base;
-    const gckpti_operand *a = &base->t->a;
-    const int last = w->end == base->t->k;
-    int64_t next = last ? item + base->call->threads : item, p = last ? 0 : w->end;
-    int64_t i = next / base->col_blocks % base->row_blocks * base->rows;
-    int64_t at = w->matrix * a->batch_stride + i * a->stride + p * a->k_stride;
-    int other =
-        !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
-    int64_t terms = other ? gckpti_min(base->t->k - p, s->blocks * GCKPTI_K_BLOCK) : 0;
-    int64_t rows = gckpti_min(base->t->m - i, base->rows);
-    return a->k_stride == 1 ? gckpti_prefetch_of(a, at, a->stride, other ? rows : 0, terms)
-                            : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
-}
-
-/* Returns the end of the terms of a pass, which takes s->blocks blocks from term p on. */
-static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
-{
-    const gckpti_product *t = s->base.t;
-    for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last = gckpti_block_terms(t, p);
-        p += tile->last;
-    }
-    return p;
+    return gckpti_prefetch_of(b, w->matrix * b->batch_stride + j * b->stride + p * b->k_stride,
+                              gckpti_min(t->n - j, s->panel),
+                              gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK));
 }
 
 static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
@@ -260,17 +224,17 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_pack_lanes of_a = { t,       &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride,
-                                   tile->m, w.p,   0 };
-        w.end = gckpti_mixed_k_end(s, w.p, tile);
-        of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
+        tile->blocks = 0, w.end = w.p;
+        for (; tile->blocks < s->blocks && w.end < t->k; tile->blocks++, w.end += tile->last)
+            tile->last = gckpti_block_terms(t, w.end);
+        const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;
+        const gckpti_pack_lanes of_a = { t, &t->a, at_a, tile->m, w.p, tile->blocks };
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.halves + of_a.at + w.p, tile->a_row = t->a.stride,
+            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
-        w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
             gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
                                        0, w.p,   tile->blocks };
@@ -288,7 +252,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
-/* Chooses rows and columns of an item, and blocks per pass, that fit into `floats` of scratch. */
+/* Reduces an item to rows and columns that, with some blocks per pass, fit into `floats`. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
@@ -297,8 +261,8 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     const int64_t each = (period + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
     int64_t fit;
     const int64_t all = period ? (t->k + period - 1) / period * each + (t->k_offset > 0) : 0;
-    s->base.rows = gckpti_min(gckpti_ceil_to(t->m, GCKPTI_STRIP), rows);
-    s->base.cols = gckpti_min(gckpti_ceil_to(t->n, s->panel), cols);
+    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), rows);
+    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
@@ -313,7 +277,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* A large c is 4 items per thread. Each item packs its b, so it has more rows if a is in place. */
+/* Splits c as f32 products do. Each item packs its b, so it has more rows if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -324,24 +288,14 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
                  !t->k_period && t->m >= s.kernels->tiles[0].row_step;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
+    gckpti_products_split(&s.base);
     if (s.base.floats)
         gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
                          t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.base.floats);
     else
         gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_STACK_FLOATS);
-    int64_t items = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
-    for (;;) {
-        s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
-        s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
-        if (t->batch * s.base.row_blocks * s.base.col_blocks >= items)
-            break;
-        if (s.base.cols > s.panel && (s.in_place || s.base.cols > s.base.rows))
-            s.base.cols = gckpti_ceil_to(s.base.cols / 2, s.panel);
-        else if (s.base.rows > 64)
-            s.base.rows = gckpti_ceil_to(s.base.rows / 2, GCKPTI_STRIP);
-        else
-            break;
-    }
+    s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
+    s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
     gckpti_run_products(&s.base);
 }
 

@@ -30,12 +30,18 @@ typedef struct gckpti_prefetch {
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                                 int64_t rows, int64_t width)
+/* Returns `lanes` lanes and `terms` terms of x from element `at` on, in rows as x has them. */
+static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t lanes,
+                                                 int64_t terms)
 {
     const void *halves = x->halves, *base = halves ? halves : x->f32;
-    const int size = halves ? 2 : 4;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
+    const int size = halves ? 2 : 4, across = x->stride == 1;
+    const int64_t row = across ? x->k_stride : x->stride, width = across ? lanes : terms;
+    gckpti_prefetch f = {
+        (const char *)base, row * size, across ? terms : lanes, width * size, 0, 1
+    };
+    if (lanes <= 0)
+        f.rows = 0;
     if (gckpti_has_compressed(x)) {
         const gckpti_compressed *u = x->compressed;
         f.x = (const char *)gckpti_compressed_at(u, at);
@@ -49,7 +55,7 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
 
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
-    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+    for (int64_t n = f && f->rows > 0 ? f->pace : 0; n > 0; n--) {
         __builtin_prefetch(f->x + f->at, 0, 2);
         f->at += 64;
         if (f->at >= f->width) {
@@ -62,20 +68,18 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
  * is in place, rows_before rows before it are readable. start: NULL, or bf16 values at which c
- * starts, in rows like c_bf16. min_exponent: the least exponent of a, or 0 if not computed yet. */
+ * starts, in rows like c_bf16. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
     int64_t n, rows_before;
     const uint16_t *start;
     int chain;
-    uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
-GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
+GCKPTI_FN void gckpti_mixed_multiply(const gckpti_packed_product *s);
 #endif
 
 #ifndef GCKPT_NO_BF16
