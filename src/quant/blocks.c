@@ -14,13 +14,17 @@ GCKPTI_ALWAYS FLOATS V(int4_zero)(const unsigned char *b)
     return V(set1)(524288 + (float)b[GCKPTI_INT4_ZERO] / 16);
 }
 
-/* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
+/* Converts byte k of each word, a signed n, to n 2^V(byte_shift) (with AVX2, where a shuffle
+ * makes it the highest byte); if need be by (2^23 + 128 + n) - (2^23 + 128). */
+enum { V(byte_shift) = GCKPTI_ISA == 2 ? 24 : 0 };
 GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 {
 #if GCKPTI_ISA == 3
     return _mm512_cvtepi32_ps(_mm512_srai_epi32((__m512i)(word << (24 - 8 * k)), 24));
 #elif GCKPTI_ISA == 2
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32((__m256i)(word << (24 - 8 * k)), 24));
+    const INTS first = { 0, 4, 8, 12, 0, 4, 8, 12 }; /* byte of each word */
+    const __m256i highest = (__m256i)((first + k) << 24 | 0x808080);
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8((__m256i)word, highest));
 #else
     return V(floats)((word >> (8 * k) & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 #endif
@@ -192,7 +196,8 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++)
-            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row);
+            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row) *
+                          V(set1)(int8 ? 1.0f / (1 << V(byte_shift)) : 1.0f);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors && !int8; i++)
             head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
