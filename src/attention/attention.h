@@ -64,7 +64,6 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
-    int mixed;
     float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
     int64_t kv_c;                /* columns of k and v */
     int64_t group;               /* query heads per key head */

@@ -9,14 +9,14 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
  * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
- * caller's values of W columns. */
+ * caller's values of W columns; at first max is -inf and sum 0. */
 GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
-                                      float scale, int first, float *max, float *sum, float *factor)
+                                      float scale, float *max, float *sum, float *factor)
 {
     const int64_t first_row = diagonal + 1 - window; /* first row that column 0 sees */
-
     const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
-    FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
+    const FLOATS before = V(load)(max);
+    FLOATS top = lowest, other = lowest, shift, e[16], correction;
     if (diagonal + W <= 0 || first_row >= gckpti_min(n, diagonal + W)) { /* no visible row */
         V(store)(factor, V(set1)(1.0f));
         for (int64_t j = 0; j < n; j++)
@@ -35,14 +35,9 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
         else
             top = V(vmax)(s, top);
     }
-    top = V(fma)(V(vmax)(top, other), times, zero);
-    if (!first) {
-        other = V(load)(max);
-        top = V(vmax)(top, other);
-    }
+    top = V(vmax)(V(fma)(V(vmax)(top, other), times, zero), before);
     shift = V(if_less)(lowest, top, top, zero);
-    if (!first)
-        correction = V(exp_below)(other - shift);
+    correction = V(exp_below)(before - shift);
     /* e[l] is lanes l and l + 16 of the 32 lanes of a column's sum; lane l has rows l and l + 32 */
     for (int l = 0; l < 16; l += 2) {
         FLOATS s[8];
@@ -63,10 +58,8 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
             e[l] = e[l] + e[l + half];
-    if (!first)
-        e[0] = V(fma)(V(load)(sum), correction, e[0]);
     V(store)(max, top);
-    V(store)(sum, e[0]);
+    V(store)(sum, V(fma)(V(load)(sum), correction, e[0]));
     V(store)(factor, correction);
 }
 
@@ -89,12 +82,21 @@ static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64
             V(store)(to + i, across ? V(load_n)(x + i, m - i) : V(set1)(*x));
 }
 
+/* The online softmax of a tile's queries: running maximum and sum, factor of the output so far. */
+typedef struct {
+    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+} V(queries);
+
+static GCKPTI_TARGET void V(queries_init)(V(queries) * s)
+{
+    for (int64_t i = 0; i < GCKPTI_QK_TILE; i++)
+        s->max[i] = -GCKPTI_INFINITY, s->sum[i] = 0.0f;
+}
+
 /* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
- * exponentials; first: it is the first tile of the queries. A tile of the mask, if there is one,
- * follows p. */
+ * exponentials. A tile of the mask, if there is one, follows p. */
 static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
-                                          int64_t diagonal, int first, float *max, float *sum,
-                                          float *factor)
+                                          int64_t diagonal, V(queries) * s)
 {
     if (h->cap > 0.0f)
         V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
@@ -103,29 +105,22 @@ static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_
         V(store)(p + i, V(fma)(V(load)(p + i), V(set1)(scale), V(zero)()) + V(load)(mask + i));
     for (int64_t i = 0; i < m; i += W)
         V(online_columns)
-    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, first, max + i, sum + i,
-     factor + i);
+    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, s->max + i, s->sum + i,
+     s->factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
 static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t head, int64_t first, int64_t m,
-                                      float *max, float *sum)
+                                      V(queries) * s)
 {
     float *saved = (float *)h->call->saved;
     for (int64_t r = 0; r < m; r++)
-        gckpti_softmax_end(&max[r], &sum[r]);
+        gckpti_softmax_end(&s->max[r], &s->sum[r]);
     if (!saved)
         return;
     saved += head * h->t + first;
     for (int64_t i = 0; i < m; i += W)
-        V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
-}
-
-/* Sets max and sum for queries that may see no key in their first tile. */
-static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
-{
-    for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
-        max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
+        V(store_n)(saved + i, V(load)(s->max + i) + V(log_noinline)(V(load)(s->sum + i)), m - i);
 }
 
 /* Computes up to 64 queries of a head, from query `first` on. */
@@ -140,7 +135,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t hea
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = gckpti_attn_at_q(h, head) + first * h->c, keys = gckpti_attn_at_k(h, head);
     float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
-    float max[TILE], sum[TILE], factor[TILE];
+    V(queries) online;
     float *out = call->out ? call->out + at : NULL;
     for (int64_t r = 0; m <= 3 && r < m; r++) /* too few queries to fill vectors */
         V(attention_query)(h, head, first + r);
@@ -148,25 +143,25 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t hea
         return;
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
-    V(heads_init)(h, max, sum);
+    V(queries_init)(&online);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
     for (int64_t j = j0; j < visible; j += TILE) {
         const int64_t n = gckpti_min(visible - j, TILE), at_j = keys + gckpti_attn_offset(h, j);
         scores.diagonal = values.diagonal = ahead - j;
         V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + at_j, q, p);
         V(mask_tile)(h, head, first, j, p + TILE * TILE);
-        V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
+        V(heads_online)(h, p, m, n, ahead - j, &online);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
-            V(rescale)(out + r * h->c, factor[r], h->d);
+            V(rescale)(out + r * h->c, online.factor[r], h->d);
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
-    V(head_end)(h, head, first, m, max, sum);
+    V(head_end)(h, head, first, m, &online);
     for (int64_t r = 0; out && r < m; r++)
-        V(divide)(out + r * h->c, sum[r], h->d);
+        V(divide)(out + r * h->c, online.sum[r], h->d);
 }
 
 /* For one key and queries from..m-1: scores s become p = exp(s - lse), and dp become ds = p (dp -
