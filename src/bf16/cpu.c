@@ -228,7 +228,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
         for (; tile->blocks < s->blocks && w.end < t->k; tile->blocks++, w.end += tile->last)
             tile->last = gckpti_block_terms(t, w.end);
         const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;
-        const gckpti_pack_lanes of_a = { t, &t->a, at_a, tile->m, w.p, tile->blocks };
+        const gckpti_pack_lanes of_a = { s->kernels, t, &t->a, at_a, tile->m, w.p, tile->blocks };
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
             tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride,
@@ -236,9 +236,10 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
-            gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
-                                       0, w.p,   tile->blocks };
-            of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            const int64_t at_b = w.matrix * t->b.batch_stride + w.j * t->b.stride;
+            w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            const gckpti_pack_lanes of_b = { s->kernels, t,   &t->b,       at_b,
+                                             w.packed.n, w.p, tile->blocks };
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
             s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
