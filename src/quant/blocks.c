@@ -156,20 +156,21 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
     }
 }
 
-/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves.
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of words, or their low halves.
  * head: the scale and the zero point (I4) of each vector. */
-GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *head,
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const FLOATS *words, const FLOATS *head,
                                   const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
+            const INTS word = V(bits)(words[4 * i]);
             FLOATS y;
             if (storage == GCKPT_STORAGE_I8)
-                y = V(word_byte)(word[4 * i], k);
+                y = V(word_byte)(word, k);
             else
-                y = V(int4)(word[4 * i], 8 * k, head[2 * i + 1]);
+                y = V(int4)(word, 8 * k, head[2 * i + 1]);
             sum[i] = V(fma)(V(set1)(x[k]), y * head[2 * i], sum[i]);
         }
     }
@@ -180,20 +181,18 @@ GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, co
  * halves of its bytes, the others the high halves. */
 GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * gemv)
 {
-    const int int8 = storage == GCKPT_STORAGE_I8, ahead = int8 ? 2 : 3; /* blocks per cache line */
+    const int int8 = storage == GCKPT_STORAGE_I8;
     const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
-    const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS sum[64 / W], head[2 * (64 / W)], r[4];
-    INTS word[4 * (64 / W)];
+    const unsigned char *b = (const unsigned char *)t.b, *next = (const unsigned char *)t.next;
+    FLOATS sum[64 / W], head[2 * (64 / W)], word[4 * (64 / W)];
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
-    for (int64_t p = 0; p < t.k; p++, b += bytes) {
+    for (int64_t p = 0; p < t.k; p++, b += bytes, next += vectors * W * bytes) {
         const float *x = t.a + GCKPTI_QUANT_BLOCK * p;
-        const char *lines = (const char *)t.next + p / ahead * (ahead * bytes);
-        for (int64_t i = p % ahead; i < vectors * W; i += ahead)
-            __builtin_prefetch(lines + i * t.row, 0, 2);
+        for (int i = 0; i < vectors * W * bytes; i += 64) /* the next rows: no gaps */
+            __builtin_prefetch(next + i, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++)
             head[2 * i] = V(block_scales)(b + W * i * t.row, t.row) *
@@ -203,13 +202,13 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
             head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
         for (int half = 0; half < 2; half++) {
             GCKPTI_UNROLL
-            for (int i = 0; i < vectors; i++) {
+            for (int i = 0; i < vectors; i++)
                 if (int8 || !half)
-                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, r);
-                GCKPTI_UNROLL
-                for (int q = 0; q < 4; q++)
-                    word[4 * i + q] = int8 || !half ? V(bits)(r[q]) : word[4 * i + q] >> 4;
-            }
+                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, word + 4 * i);
+            GCKPTI_UNROLL
+            for (int i = 0; i < 4 * vectors; i++)
+                if (!int8 && half)
+                    word[i] = V(floats)(V(bits)(word[i]) >> 4);
 #if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
             GCKPTI_UNROLL
 #endif
