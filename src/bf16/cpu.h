@@ -30,29 +30,6 @@ typedef struct gckpti_prefetch {
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-/* Returns `lanes` lanes and `terms` terms of x from element `at` on, in rows as x has them. */
-static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t lanes,
-                                                 int64_t terms)
-{
-    const void *halves = x->halves, *base = halves ? halves : x->f32;
-    const int size = halves ? 2 : 4, across = x->stride == 1;
-    const int64_t row = across ? x->k_stride : x->stride, width = across ? lanes : terms;
-    gckpti_prefetch f = {
-        (const char *)base, row * size, across ? terms : lanes, width * size, 0, 1
-    };
-    if (lanes <= 0)
-        f.rows = 0;
-    if (gckpti_has_compressed(x)) {
-        const gckpti_compressed *u = x->compressed;
-        f.x = (const char *)gckpti_compressed_at(u, at);
-        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
-        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
-        return f;
-    }
-    f.x += size * at;
-    return f;
-}
-
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
     for (int64_t n = f && f->rows > 0 ? f->pace : 0; n > 0; n--) {

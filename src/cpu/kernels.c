@@ -43,7 +43,7 @@ static int gckpti_products_match(const gckpti_kernels *kernels)
     }
     gckpti_product t =
         gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
-    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
+    const gckpti_c_block all = { 0, M, 0, N, 0 };
     t.initial = b;
     kernels->product_block(&t, &all, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {
