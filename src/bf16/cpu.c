@@ -272,11 +272,9 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
-    const int64_t period =
-        t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
-    const int64_t each = (period + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
-    int64_t fit;
-    const int64_t all = period ? (t->k + period - 1) / period * each + (t->k_offset > 0) : 0;
+    int64_t fit, all = 0; /* blocks that fit; blocks of all terms */
+    for (int64_t p = 0; p < t->k; p += gckpti_block_terms(t, p))
+        all++;
     s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), rows);
     s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {

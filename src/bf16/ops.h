@@ -157,8 +157,8 @@ typedef struct {
     int as_a;
 } gckpti_pack_block;
 
-/* Operand x to pack: `blocks` blocks of product t, from term p on, of lanes 0..n-1. Term 0 of lane 0
- * is element `at`. In x, lanes or terms are adjacent. */
+/* Operand x to pack: `blocks` blocks of product t, from term p on, of lanes 0..n-1. Term 0 of lane
+ * 0 is element `at`. In x, lanes or terms are adjacent. */
 typedef struct {
     const struct gckpti_mixed_kernels *kernels;
     const gckpti_product *t;
