@@ -183,27 +183,6 @@ typedef struct {
     uint16_t *packed;
 } V(key_block);
 
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
-                                             float *scratch)
-{
-    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
-                  half = GCKPTI_QK_TILE / 2 * h->d_block;
-    const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
-    gckpti_attn_tile *t = &s->tile;
-    t->h = h, t->head = head, t->size = GCKPTI_QK_TILE, t->row = h->d_vec;
-    s->kernels = gckpti_kernels_of(h->call)->mixed;
-    s->lse = (const float *)h->call->saved + head * h->t;
-    s->p = scratch, s->ds = s->p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    t->grad[1] = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    t->grad[2] = t->grad[1] + key_floats, t->grad[0] = t->grad[2] + key_floats;
-    s->delta = t->grad[0] + all * h->d_vec;
-    t->rows = s->delta - 2 * h->d_vec; /* of dq, which is not read yet */
-    void *rest = s->delta + all;
-    s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
-    s->a = s->kt_b + GCKPTI_QK_TILE / 2 * h->d_vec, rest = s->a + half;
-    s->packed = (uint16_t *)rest;
-}
-
 /* Turns the scores s of query r into p = exp(s - lse), and dp into ds = p (dp - delta) scale; p and
  * ds of masked keys are +0. */
 GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
@@ -276,16 +255,30 @@ static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
 /* V(attention_backward) of bf16 plans. */
 static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t head, float *scratch)
 {
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_arg *in = h->call->in;
     const int needs_ds =
         gckpti_is_set(gckpti_arg_gradient(&in[0])) || gckpti_is_set(gckpti_arg_gradient(&in[1]));
-    const int64_t at_q = gckpti_attn_at_q(h, head);
+    const int64_t at_q = gckpti_attn_at_q(h, head), queries = gckpti_ceil_to(h->t, TILE);
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, TILE) * h->d_vec;
+    const int64_t half = TILE / 2 * h->d_block;
     V(key_block) s;
-    V(key_block_begin)(&s, h, head, scratch);
+    gckpti_attn_tile *t = &s.tile;
+    t->h = h, t->head = head, t->size = TILE, t->row = h->d_vec;
+    s.kernels = gckpti_kernels_of(h->call)->mixed;
+    s.lse = (const float *)h->call->saved + head * h->t;
+    s.p = scratch, s.ds = s.p + TILE * TILE, t->grad[1] = s.ds + TILE * TILE;
+    t->grad[2] = t->grad[1] + keys, t->grad[0] = t->grad[2] + keys;
+    s.delta = t->grad[0] + queries * h->d_vec;
+    t->rows = s.delta - 2 * h->d_vec; /* of dq, which is not read yet */
+    void *rest = s.delta + queries;
+    s.k_b = (uint32_t *)rest, s.v_b = s.k_b + half, s.kt_b = s.v_b + half;
+    s.a = s.kt_b + TILE / 2 * h->d_vec, rest = s.a + half;
+    s.packed = (uint16_t *)rest;
     for (int64_t i = 0; needs_ds && i < h->t; i++)
-        s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, s.tile.rows);
+        s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, t->rows);
     gckpti_mixed_configure(s.kernels, 1);
-    gckpti_attn_tiles(&s.tile, V(pack_keys), V(add_tile));
+    gckpti_attn_tiles(t, V(pack_keys), V(add_tile));
     gckpti_mixed_configure(s.kernels, 0);
 }
 #endif

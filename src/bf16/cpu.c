@@ -37,17 +37,20 @@ static uint32_t gckpti_min_exponent(const uint16_t *x, int64_t n)
 
 /* Returns whether no sum can be subnormal, as tiles need if the processor does not flush: sums from
  * +0 are multiples of the product of the last bits that the least exponents of a and b allow. */
-static int gckpti_never_flushes(const gckpti_mixed_tile *t)
+static int gckpti_never_flushes(gckpti_packed_product *s)
 {
-    const int64_t terms = t->blocks * GCKPTI_K_BLOCK;
+    const gckpti_mixed_tile *t = &s->tile;
     const void *words = t->b;
-    uint32_t least = 255;
-    for (int64_t i = 0; !GCKPTI_X86 && i < t->m; i++) {
-        const uint32_t e = gckpti_min_exponent(t->a + i * t->a_row, terms);
-        least = e < least ? e : least;
+    if (GCKPTI_X86)
+        return 1;
+    const int known = s->min_exponent != 0;
+    for (int64_t i = 0; !known && i < t->m; i++) {
+        const uint32_t e = gckpti_min_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_K_BLOCK);
+        s->min_exponent = i == 0 || e < s->min_exponent ? e : s->min_exponent;
     }
-    return GCKPTI_X86 || least + gckpti_min_exponent((const uint16_t *)words, terms * t->b_row) >=
-                             127 + 127 + 14 - 126;
+    return s->min_exponent + gckpti_min_exponent((const uint16_t *)words,
+                                                 t->blocks * GCKPTI_K_BLOCK * t->b_row) >=
+           127 + 127 + 14 - 126;
 }
 
 /* Computes, element by element, a tile in which a sum may be subnormal. */
@@ -133,30 +136,31 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-GCKPTI_FN void gckpti_mixed_multiply(const gckpti_packed_product *product)
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
-    gckpti_packed_product s = *product;
-    const gckpti_mixed_tile *all = &product->tile;
-    const gckpti_tile_kernel *kernel = &s.kernels->tiles[s.chain];
-    const int exact = gckpti_never_flushes(all);
+    const gckpti_mixed_tile *all = &s->tile;
+    const gckpti_tile_kernel *kernel = &s->kernels->tiles[s->chain];
+    const int exact = gckpti_never_flushes(s);
     const int64_t columns =
-        s.n > kernel->columns && s.n % kernel->columns < 32 ? 32 : kernel->columns;
+        s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
-    for (int64_t j = 0; j < s.n; j += columns)
+    const int64_t back = s->rows_before;
+    for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
-            const int64_t n = gckpti_min(s.n - j, columns);
+            const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
             m = gckpti_min(all->m - r, kernel->rows),
             m -= m < kernel->row_step ? 0 : m % kernel->row_step;
             t.m = m, t.width = gckpti_ceil_to(n, 16);
-            t.a += r * t.a_row, t.b += j, s.rows_before = product->rows_before + r;
+            t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
             t.c_rows = t.c ? all->c_rows - r : 0;
-            gckpti_mixed_run_tile(&s, kernel, exact, &t, n,
-                                  s.start ? s.start + r * t.bf16_row + j : NULL);
+            gckpti_mixed_run_tile(s, kernel, exact, &t, n,
+                                  s->start ? s->start + r * t.bf16_row + j : NULL);
         }
+    s->rows_before = back;
     gckpti_ftz_end(mode);
 }
 
@@ -240,7 +244,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        tile->blocks = 0, w.end = w.p;
+        tile->blocks = 0, w.end = w.p, w.packed.min_exponent = 0;
         for (; tile->blocks < s->blocks && w.end < t->k; tile->blocks++, w.end += tile->last)
             tile->last = gckpti_block_terms(t, w.end);
         const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;

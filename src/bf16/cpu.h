@@ -45,18 +45,19 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
  * is in place, rows_before rows before it are readable. start: NULL, or bf16 values at which c
- * starts, in rows like c_bf16. */
+ * starts, in rows like c_bf16. min_exponent: the least exponent of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
     int64_t n, rows_before;
     const uint16_t *start;
     int chain;
+    uint32_t min_exponent;
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
-GCKPTI_FN void gckpti_mixed_multiply(const gckpti_packed_product *s);
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
 #ifndef GCKPT_NO_BF16
