@@ -44,11 +44,10 @@ static inline int gckpti_has_mask(const gckpt_call *call)
 }
 
 struct gckpti_attn;
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+/* Kernels for a head (head 0 is that of row 0): up to 64 queries, from query `first` on, or all. */
 typedef struct gckpti_attention_kernels {
-    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                    float *scratch);
-    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+    void (*forward)(const struct gckpti_attn *h, int64_t head, int64_t first, float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t head, float *scratch);
 } gckpti_attention_kernels;
 
 /* The kernels of an instruction set. */
@@ -65,7 +64,6 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
-    int mixed;
     float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
     int64_t kv_c;                /* columns of k and v */
     int64_t group;               /* query heads per key head */

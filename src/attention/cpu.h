@@ -16,6 +16,5 @@ typedef struct {
     int edge, from_zero;
     int64_t diagonal;
     const gckpti_attn *attn;
-    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 #endif

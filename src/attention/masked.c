@@ -10,18 +10,17 @@
  * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
  * several heads and rows may share the mask. */
 
-static void gckpti_masked_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                                 float *scratch)
+static void gckpti_masked_output(const gckpti_attn *h, int64_t head, int64_t first, float *scratch)
 {
     const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    gckpti_attention_queries(h, row, head, first, scratch, &mask);
+    gckpti_attention_queries(h, head, first, scratch, &mask);
 }
 
-static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t head, float *scratch)
+static void gckpti_masked_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
     (void)scratch;
-    gckpti_attention_add(h, row, head, &mask);
+    gckpti_attention_add(h, head, &mask);
 }
 
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its

@@ -9,14 +9,14 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
  * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
- * caller's values of W columns. */
+ * caller's values of W columns; at first max is -inf and sum 0. */
 GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
-                                      float scale, int first, float *max, float *sum, float *factor)
+                                      float scale, float *max, float *sum, float *factor)
 {
     const int64_t first_row = diagonal + 1 - window; /* first row that column 0 sees */
-
     const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
-    FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
+    const FLOATS before = V(load)(max);
+    FLOATS top = lowest, other = lowest, shift, e[16], correction;
     if (diagonal + W <= 0 || first_row >= gckpti_min(n, diagonal + W)) { /* no visible row */
         V(store)(factor, V(set1)(1.0f));
         for (int64_t j = 0; j < n; j++)
@@ -35,14 +35,9 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
         else
             top = V(vmax)(s, top);
     }
-    top = V(fma)(V(vmax)(top, other), times, zero);
-    if (!first) {
-        other = V(load)(max);
-        top = V(vmax)(top, other);
-    }
+    top = V(vmax)(V(fma)(V(vmax)(top, other), times, zero), before);
     shift = V(if_less)(lowest, top, top, zero);
-    if (!first)
-        correction = V(exp_below)(other - shift);
+    correction = V(exp_below)(before - shift);
     /* e[l] is lanes l and l + 16 of the 32 lanes of a column's sum; lane l has rows l and l + 32 */
     for (int l = 0; l < 16; l += 2) {
         FLOATS s[8];
@@ -63,10 +58,8 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
             e[l] = e[l] + e[l + half];
-    if (!first)
-        e[0] = V(fma)(V(load)(sum), correction, e[0]);
     V(store)(max, top);
-    V(store)(sum, e[0]);
+    V(store)(sum, V(fma)(V(load)(sum), correction, e[0]));
     V(store)(factor, correction);
 }
 
@@ -89,12 +82,21 @@ static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64
             V(store)(to + i, across ? V(load_n)(x + i, m - i) : V(set1)(*x));
 }
 
+/* The online softmax of a tile's queries: running maximum and sum, factor of the output so far. */
+typedef struct {
+    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+} V(queries);
+
+static GCKPTI_TARGET void V(queries_init)(V(queries) * s)
+{
+    for (int64_t i = 0; i < GCKPTI_QK_TILE; i++)
+        s->max[i] = -GCKPTI_INFINITY, s->sum[i] = 0.0f;
+}
+
 /* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
- * exponentials; first: it is the first tile of the queries. A tile of the mask, if there is one,
- * follows p. */
+ * exponentials. A tile of the mask, if there is one, follows p. */
 static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
-                                          int64_t diagonal, int first, float *max, float *sum,
-                                          float *factor)
+                                          int64_t diagonal, V(queries) * s)
 {
     if (h->cap > 0.0f)
         V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
@@ -103,78 +105,63 @@ static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_
         V(store)(p + i, V(fma)(V(load)(p + i), V(set1)(scale), V(zero)()) + V(load)(mask + i));
     for (int64_t i = 0; i < m; i += W)
         V(online_columns)
-    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, first, max + i, sum + i,
-     factor + i);
+    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, s->max + i, s->sum + i,
+     s->factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
-static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
-                                      int64_t first, int64_t m, float *max, float *sum)
+static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t head, int64_t first, int64_t m,
+                                      V(queries) * s)
 {
     float *saved = (float *)h->call->saved;
     for (int64_t r = 0; r < m; r++)
-        gckpti_softmax_end(&max[r], &sum[r]);
+        gckpti_softmax_end(&s->max[r], &s->sum[r]);
     if (!saved)
         return;
-    saved += (row * h->heads + head) * h->t + first;
+    saved += head * h->t + first;
     for (int64_t i = 0; i < m; i += W)
-        V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
-}
-
-/* Sets max and sum for queries that may see no key in their first tile. */
-static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
-{
-    for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
-        max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
+        V(store_n)(saved + i, V(load)(s->max + i) + V(log_noinline)(V(load)(s->sum + i)), m - i);
 }
 
 /* Computes up to 64 queries of a head, from query `first` on. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                               int64_t first, float *scratch)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t head, int64_t first,
+                                               float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
-    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
+    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
-    int64_t at = (row * h->t + first) * h->c + head * h->d;
-    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    int64_t at = gckpti_attn_at_q(h, head) + first * h->c, keys = gckpti_attn_at_k(h, head);
     float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
-    float max[TILE], sum[TILE], factor[TILE];
+    V(queries) online;
     float *out = call->out ? call->out + at : NULL;
     for (int64_t r = 0; m <= 3 && r < m; r++) /* too few queries to fill vectors */
-        V(attention_query)(h, row, head, first + r);
+        V(attention_query)(h, head, first + r);
     if (m <= 3)
         return;
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
-    const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
-    V(heads_init)(h, max, sum);
-    V(prefetch_rows)(h, k, gckpti_min(visible - j0, TILE));
+    V(queries_init)(&online);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
     for (int64_t j = j0; j < visible; j += TILE) {
         const int64_t n = gckpti_min(visible - j, TILE), at_j = keys + gckpti_attn_offset(h, j);
-        k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
-        scores.prefetch = out ? call->in[2].data + at_j : NULL;
-        V(attn_gemm)(&scores, n, m, h->d, k, q, p);
-        V(mask_tile)(h, row * h->heads + head, first, j, p + TILE * TILE);
-        V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
+        V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + at_j, q, p);
+        V(mask_tile)(h, head, first, j, p + TILE * TILE);
+        V(heads_online)(h, p, m, n, ahead - j, &online);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
-            V(rescale)(out + r * h->c, factor[r], h->d);
-        values.prefetch = visible - j - TILE >= m
-                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
-                              : NULL;
+            V(rescale)(out + r * h->c, online.factor[r], h->d);
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
-    V(head_end)(h, row, head, first, m, max, sum);
+    V(head_end)(h, head, first, m, &online);
     for (int64_t r = 0; out && r < m; r++)
-        V(divide)(out + r * h->c, sum[r], h->d);
+        V(divide)(out + r * h->c, online.sum[r], h->d);
 }
 
 /* For one key and queries from..m-1: scores s become p = exp(s - lse), and dp become ds = p (dp -
@@ -206,16 +193,15 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
 /* Backward of a head: for each tile of 64 queries and each tile of keys that they see, the scores
  * and the gradients of p, both (key,query), then their terms of dv, dq and dk (of shared keys head
  * after head). (More than 60 lines: two loops over the same tiles.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                                float *scratch)
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t head, float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
-    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h, NULL };
-    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
+    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h };
+    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
-    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
+    int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + TILE * TILE, *mask = h->mask.x ? ds + TILE * TILE : NULL;
     float lse[TILE] = { 0.0f }, delta[TILE] = { 0.0f };
@@ -225,8 +211,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
         int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
         const int64_t j0 = gckpti_attn_first_tile(h, first);
         const float *grad = call->grad_out + at;
-        memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
-               (size_t)m * sizeof *lse);
+        memcpy(lse, (const float *)call->saved + head * h->t + first, (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, TILE);
         V(gather)(h, grad, c, m, g);
         if (dk)
@@ -237,16 +222,13 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = j0; j < visible; j += TILE) {
             int64_t n = gckpti_min(h->visible.keys - j, TILE), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * TILE; /* the next tile is full as well */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
-            scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
-            scores.prefetch = dv ? dv + key : NULL;
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
                 V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
-            V(mask_tile)(h, row * h->heads + head, first, j, mask);
+            V(mask_tile)(h, head, first, j, mask);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
@@ -257,7 +239,6 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
              * that sees the key (a key that no query sees yet gets +0) */
             int first_use = head % h->group == 0 && (first == 0 || j >= ahead);
             dkv_tile.from_zero = first_use && !call->in[2].accumulate;
-            dkv_tile.prefetch = dk ? dk + key : NULL;
             if (dv)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, p, g, dv + key);
             dq_tile.from_zero = j == j0 && !call->in[0].accumulate;
@@ -266,7 +247,6 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
-            dkv_tile.prefetch = full_next ? call->in[1].data + key + TILE * kc : NULL;
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }
@@ -279,7 +259,7 @@ static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, i
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    const gckpti_attn_gemm rows = { h->c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, TILE, h, NULL };
+    const gckpti_attn_gemm rows = { h->c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, TILE, h };
     const int64_t m = gckpti_min(h->t - i0, TILE), n = gckpti_min(h->s - j0, TILE), d = h->d;
     const int64_t at = gckpti_attn_at_q(h, head) + i0 * h->c, along = h->mask.step[3];
     const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;

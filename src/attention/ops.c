@@ -58,29 +58,14 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
-/* Checks that the mask broadcasts to the scores. */
-static gckpt_result gckpti_mask_fits(gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
-    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
-    int fits = mask->n <= 4;
-    for (int i = 1; fits && i <= mask->n; i++)
-        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
-    return fits ? GCKPT_OK
-                : gckpt_fail(call, GCKPT_E_SHAPE,
-                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
-                             "%S: each of its last axes has that size or 1",
-                             mask, &scores);
-}
-
 /* Shape rule: heads divide the columns; causal attention needs a key for each query; a mask
  * broadcasts to the scores. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
-    const gckpt_shape *lengths = &call->in[3].shape;
+    const gckpt_shape *last = &call->in[3].shape; /* of the mask or the lengths */
+    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
     const int key_heads = o->key_heads ? o->key_heads : o->heads;
     if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] || o->heads < 1 ||
         key_heads < 1 || o->heads % key_heads || q->d[2] % o->heads ||
@@ -90,10 +75,15 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "(B,T,heads D), k %S and v %S (B,S,key_heads D)",
                           o->heads, key_heads, q, k, v);
     const int has_mask = gckpti_has_mask(call);
-    if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
+    for (int i = 1; has_mask && i <= last->n; i++)
+        if (i > 4 || (last->d[last->n - i] != 1 && last->d[last->n - i] != scores.d[4 - i]))
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
+                              "%S: each of its last axes has that size or 1",
+                              last, &scores);
+    if (call->inputs == 4 && !has_mask && (last->n != 1 || last->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: lengths %S must be (B), one for each row of q %S", lengths,
-                          q);
+                          "attention: lengths %S must be (B), one for each row of q %S", last, q);
     if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: causal needs a key for each of q's %I queries, but k has %I; "
@@ -102,7 +92,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->shape = *q;
     call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     gckpti_attention_set_workspace(call, o->key_heads && o->key_heads < o->heads);
-    return has_mask ? gckpti_mask_fits(call) : GCKPT_OK;
+    return GCKPT_OK;
 }
 
 static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
@@ -122,10 +112,11 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     const float cap = o->extras ? o->cap : 0.0f; /* no copy of *o: firmware has small stacks */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_attn h;
-    h.call = call, h.visible = gckpti_visible_keys(call), h.mixed = gckpti_is_mixed(call);
+    h.call = call, h.visible = gckpti_visible_keys(call);
     h.t = t, h.s = s, h.c = c, h.d = d, h.heads = o->heads, h.kv_c = kv_c, h.group = group;
     h.blocks = (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE;
-    h.d_vec = gckpti_ceil_to(d, h.mixed ? 16 : 32), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
+    h.d_vec = gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
+    h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
@@ -181,9 +172,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     if (!gckpti_attn_set_row(&h, i / h.heads))
         return;
     for (int64_t end = i + h.group; backward && i < end; i++)
-        h.kernels->backward(&h, i / h.heads, i % h.heads, scratch);
+        h.kernels->backward(&h, i, scratch);
     if (!backward)
-        h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
+        h.kernels->forward(&h, i, block * GCKPTI_KEY_TILE, scratch);
 }
 
 /* Runs the kernels for all heads. Zeroes results that no query writes, unless they accumulate. */
@@ -249,15 +240,13 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t first, float *scratch,
-                                             const gckpti_attn_mask *mask)
+GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head, int64_t first,
+                                             float *scratch, const gckpti_attn_mask *mask)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     const gckpti_destination to = gckpti_out_of(call);
     float p[GCKPTI_KEY_TILE];
-    head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
@@ -291,13 +280,13 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, 
     }
 }
 
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
                                     float *scratch)
 {
-    gckpti_attention_queries(h, row, head, first, scratch, NULL);
+    gckpti_attention_queries(h, head, first, scratch, NULL);
 }
 
-GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int64_t head,
+GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
                                          const gckpti_attn_mask *mask)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
@@ -305,7 +294,6 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int6
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -339,11 +327,10 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int6
         }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     (void)scratch;
-    gckpti_attention_add(h, row, head, NULL);
+    gckpti_attention_add(h, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)

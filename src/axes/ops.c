@@ -295,16 +295,6 @@ static inline void gckpti_next_largest(const gckpti_axis_split *v, const float *
     memcpy(last, best, (size_t)n * sizeof *best);
 }
 
-/* Writes results j.. of n columns, whose elements are at `best` of the axis, the first at x. */
-static void gckpti_max_write(const gckpti_max_state *s, const float *x, int64_t j, int64_t n,
-                             const int32_t *best)
-{
-    for (int64_t c = 0; s->out && c < n; c++)
-        s->out[j + c] = x[best[c] * s->v.inner + c];
-    if (s->index)
-        memcpy(s->index + j, best, (size_t)n * sizeof *best);
-}
-
 static void gckpti_max_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_max_state *s = (const gckpti_max_state *)context;
@@ -329,7 +319,10 @@ static void gckpti_max_item(void *context, int64_t i, int64_t worker)
                 gckpti_next_largest(&s->v, to->data + first + c, 1, best);
             else
                 gckpti_next_largest(&s->v, to->data + first + c, n, best);
-            gckpti_max_write(s, to->data + first + c, at, n, best);
+            for (int64_t e = 0; s->out && e < n; e++)
+                s->out[at + e] = to->data[first + best[e] * inner + c + e];
+            if (s->index)
+                memcpy(s->index + at, best, (size_t)n * sizeof *best);
         }
     }
 }

@@ -79,7 +79,7 @@ GCKPTI_INLINED_AMX __m512i gckpti_quarters_amx(const gckpti_operand *x, int64_t 
 
 /* Stores 16 words of 16 lanes, transposed, to rows of `row` words. Loading by quarters needs 48
  * shuffles for adjacent lanes, 64 for adjacent terms; a transposition by rows needs 80. */
-GCKPTI_INLINED_AMX void gckpti_transpose_amx(const V(subblock) * s, int across, int narrow,
+GCKPTI_INLINED_AMX void gckpti_transpose_amx(const gckpti_pack_block *s, int across, int narrow,
                                              uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
@@ -109,7 +109,7 @@ GCKPTI_INLINED_AMX void gckpti_transpose_amx(const V(subblock) * s, int across, 
 }
 
 /* V(mixed_put); across (lanes are adjacent) and narrow are constants. */
-GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int narrow,
+GCKPTI_INLINED_AMX void gckpti_put_as_amx(const gckpti_pack_block *s, int across, int narrow,
                                           uint32_t *d, int64_t row)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -128,19 +128,13 @@ GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int
     }
 }
 
-static GCKPTI_TARGET_AMX void gckpti_put_amx(const V(subblock) * s, uint32_t *d, int64_t row)
+static GCKPTI_TARGET_AMX void gckpti_put_amx(const gckpti_pack_block *s, uint32_t *d, int64_t row)
 {
     const int across = s->x->stride == 1, narrow = s->x->halves != NULL;
     if (narrow)
         across ? gckpti_put_as_amx(s, 1, 1, d, row) : gckpti_put_as_amx(s, 0, 1, d, row);
     else
         across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
-}
-
-static GCKPTI_TARGET void gckpti_pack_amx(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
-                                          int64_t row)
-{
-    V(mixed_pack_by)(s, as_a, d, row, gckpti_put_amx);
 }
 
 /* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
@@ -186,7 +180,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    t->prefetch->pace = 8;
+    if (t->prefetch)
+        t->prefetch->pace = 8;
     for (int64_t n = t->blocks; n > 0;
          n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
@@ -220,7 +215,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     { { 32, 32, 16, gckpti_mixed_tile_amx }, { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     gckpti_mixed_configure_amx,
     64,
-    gckpti_pack_amx,
+    V(mixed_pack),
+    gckpti_put_amx,
     V(widen),
     gckpti_narrow_amx
 };

@@ -10,7 +10,8 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.k = k;
-    const gckpti_pack_lanes s = { &t, x, 0, lanes, 0, (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK };
+    const int64_t blocks = (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
+    const gckpti_pack_lanes s = { kernels, &t, x, 0, lanes, 0, blocks };
     void *to = a ? (void *)a : (void *)b;
     kernels->pack(&s, a != NULL, (uint32_t *)to,
                   a ? gckpti_ceil_to(k, GCKPTI_K_BLOCK) / 2 : gckpti_ceil_to(lanes, 16));
@@ -117,8 +118,8 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
 
 /* ---- forward ---- */
 /* V(attention_forward) of bf16 plans: p, first scores, then exponentials, is (key,query). */
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                           int64_t first, float *scratch)
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t head, int64_t first,
+                                           float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
@@ -126,18 +127,18 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     const gckpti_destination to = gckpti_out_of(call);
     const int64_t c = h->c, kc = h->kv_c, d = h->d, width = h->d_vec;
     const int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
-    const int64_t at = (row * h->t + first) * c + head * d;
-    const int64_t keys = row * h->s * kc + head / h->group * d;
+    const int64_t at = gckpti_attn_at_q(h, head) + first * c, keys = gckpti_attn_at_k(h, head);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + m);
     const int64_t j0 = gckpti_attn_first_tile(h, first);
     const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
-    float max[TILE], sum[TILE], factor[TILE], *p = scratch, *out = p + TILE * TILE;
+    float *p = scratch, *out = p + TILE * TILE;
+    V(queries) online;
     uint16_t packed[TILE * TILE] GCKPTI_ALIGNED;
     void *rest = out + TILE * width;
     uint32_t *q = (uint32_t *)rest, *b = q + TILE / 2 * h->d_block;
     if (j0 >= visible) /* these see no key: zeros */
         return;
-    V(heads_init)(h, max, sum);
+    V(queries_init)(&online);
     memset(out, 0, (size_t)(TILE * width) * sizeof *out);
     gckpti_mixed_configure(kernels, 1);
     V(head_pack)(kernels, &x, m, d, NULL, q);
@@ -151,22 +152,133 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         rest = b;
         V(head_set_a)(h, &scores, &k, j % h->s, n, (uint16_t *)rest);
         V(head_multiply)(&scores, GCKPTI_COLUMNS_FROM, diagonal + 1 < n, diagonal, d);
-        V(heads_online)(h, p, m, n, diagonal, j == j0, max, sum, factor);
+        V(heads_online)(h, p, m, n, diagonal, &online);
         if (!gckpti_is_set(to))
             continue;
         for (int64_t r = 0; j > j0 && r < m; r++)
-            V(rescale)(out + r * width, factor[r], d);
+            V(rescale)(out + r * width, online.factor[r], d);
         values.c_stride = width;
         V(head_pack)(kernels, &v, d, n, NULL, b);
         V(head_add)(h, &values, b, packed, 1, V(head_cut)(h, diagonal, m, n), diagonal);
     }
     gckpti_mixed_configure(kernels, 0);
-    V(head_end)(h, row, head, first, m, max, sum);
+    V(head_end)(h, head, first, m, &online);
     for (int64_t r = 0; gckpti_is_set(to) && r < m; r++, out += width) {
-        const FLOATS divisor = V(set1)(sum[r]);
+        const FLOATS divisor = V(set1)(online.sum[r]);
         for (int64_t e = 0; e < d; e += W)
             V(store)(out + e, (V(load)(out + e) + V(zero)()) / divisor);
         gckpti_store(call, to, at + r * c, d, out);
     }
+}
+
+/* ---- backward ---- */
+/* p (scores, then exponentials) and ds are (query,key). Packed: k_b, v_b: k and v of the tile
+ * (terms: d); kt_b: k (terms: keys); a: q or g; packed: p or ds. */
+typedef struct {
+    gckpti_attn_tile tile; /* first */
+    const gckpti_mixed_kernels *kernels;
+    const float *lse;
+    float *p, *ds, *delta;
+    uint32_t *k_b, *v_b, *kt_b, *a;
+    uint16_t *packed;
+} V(key_block);
+
+/* Turns the scores s of query r into p = exp(s - lse), and dp into ds = p (dp - delta) scale; p and
+ * ds of masked keys are +0. */
+GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
+{
+    const gckpti_attn_tile *t = &s->tile;
+    const float cap = t->h->cap;
+    const FLOATS scale = V(set1)(t->h->scale), lse = V(set1)(s->lse[t->i + r]), zero = V(zero)();
+    const FLOATS delta = V(set1)(s->delta[t->i + r]), times = V(set1)(gckpti_attn_post_scale(t->h));
+    const FLOATS inverse = V(set1)(cap > 0.0f ? 1.0f / cap : 0.0f);
+    const int64_t end = r + 1 + t->diagonal, visible = gckpti_min(t->n, end);
+    const int64_t from = end - t->h->window;
+    float *p = s->p + r * GCKPTI_QK_TILE, *ds = s->ds + r * GCKPTI_QK_TILE;
+    for (int64_t j = 0; j < t->n; j += W) {
+        FLOATS x = zero, y = zero;
+        if (j < visible && j + W > from) {
+            const FLOATS score = V(fma)(V(load)(p + j), times, zero);
+            x = V(exp_below)(score - lse);
+            y = V(load)(ds + j) - delta;
+            if (cap > 0.0f)
+                y = y * V(softcap_deriv)(score, inverse);
+            y = V(blend_n)(visible - j, x * y * scale, zero);
+            x = V(blend_n)(visible - j, x, zero);
+            if (j < from)
+                x = V(blend_n)(from - j, zero, x), y = V(blend_n)(from - j, zero, y);
+        }
+        V(store)(p + j, x);
+        V(store)(ds + j, y);
+    }
+}
+
+/* Packs keys and, for ds, values of a tile. */
+static GCKPTI_TARGET void V(pack_keys)(gckpti_attn_tile *t)
+{
+    const V(key_block) *s = (const V(key_block) *)(const void *)t;
+    const gckpti_operand transposed = gckpti_transpose(&t->k);
+    V(head_pack)(s->kernels, &t->k, t->n, t->h->d, NULL, s->k_b);
+    if (t->grad[0] || t->grad[1])
+        V(head_pack)(s->kernels, &t->v, t->n, t->h->d, NULL, s->v_b);
+    V(head_pack)(s->kernels, &transposed, t->h->d, t->n, NULL, s->kt_b);
+}
+
+/* Computes p and ds of a tile, and adds its gradients. */
+static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
+{
+    const V(key_block) *s = (const V(key_block) *)(const void *)t;
+    const gckpti_attn *h = t->h;
+    const int cut = V(head_cut)(h, t->diagonal, t->m, t->n);
+    gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, t->n, s->p, GCKPTI_QK_TILE);
+    gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, t->n, s->ds, GCKPTI_QK_TILE);
+    void *a = s->a;
+    V(head_set_a)(h, &scores, &t->q, t->i, t->m, (uint16_t *)a);
+    V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
+    if (t->grad[0] || t->grad[1]) {
+        V(head_set_a)(h, &dp, &t->g, t->i, t->m, (uint16_t *)a);
+        V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
+    }
+    if (h->cap > 0.0f)
+        V(softcaps)(s->p, t->m * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+    for (int64_t r = 0; r < t->m; r++)
+        V(keys_gradients)(s, r);
+    for (int i = 0; i < 3; i++) {
+        const gckpti_product terms = gckpti_attn_terms_product(t, i, i < 2 ? s->ds : s->p);
+        if (i && t->grad[i]) /* for dq, k is packed */
+            V(head_pack)(s->kernels, &terms.b, terms.n, terms.k, NULL, s->a);
+        if (t->grad[i])
+            V(head_add)(h, &terms, i ? s->a : s->kt_b, s->packed, !i, cut, t->diagonal);
+    }
+}
+
+/* V(attention_backward) of bf16 plans. */
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t head, float *scratch)
+{
+    enum { TILE = GCKPTI_QK_TILE };
+    const gckpt_arg *in = h->call->in;
+    const int needs_ds =
+        gckpti_is_set(gckpti_arg_gradient(&in[0])) || gckpti_is_set(gckpti_arg_gradient(&in[1]));
+    const int64_t at_q = gckpti_attn_at_q(h, head), queries = gckpti_ceil_to(h->t, TILE);
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, TILE) * h->d_vec;
+    const int64_t half = TILE / 2 * h->d_block;
+    V(key_block) s;
+    gckpti_attn_tile *t = &s.tile;
+    t->h = h, t->head = head, t->size = TILE, t->row = h->d_vec;
+    s.kernels = gckpti_kernels_of(h->call)->mixed;
+    s.lse = (const float *)h->call->saved + head * h->t;
+    s.p = scratch, s.ds = s.p + TILE * TILE, t->grad[1] = s.ds + TILE * TILE;
+    t->grad[2] = t->grad[1] + keys, t->grad[0] = t->grad[2] + keys;
+    s.delta = t->grad[0] + queries * h->d_vec;
+    t->rows = s.delta - 2 * h->d_vec; /* of dq, which is not read yet */
+    void *rest = s.delta + queries;
+    s.k_b = (uint32_t *)rest, s.v_b = s.k_b + half, s.kt_b = s.v_b + half;
+    s.a = s.kt_b + TILE / 2 * h->d_vec, rest = s.a + half;
+    s.packed = (uint16_t *)rest;
+    for (int64_t i = 0; needs_ds && i < h->t; i++)
+        s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, t->rows);
+    gckpti_mixed_configure(s.kernels, 1);
+    gckpti_attn_tiles(t, V(pack_keys), V(add_tile));
+    gckpti_mixed_configure(s.kernels, 0);
 }
 #endif

@@ -46,8 +46,7 @@ static inline gckpti_product gckpti_attn_terms_product(const gckpti_attn_tile *s
 }
 
 /* Adds the gradients of a query head, by plain kernels. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0

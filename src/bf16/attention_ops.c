@@ -46,31 +46,27 @@ GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t
     }
 }
 
-/* Load n rows of a head's gradient of input i, from element `at` on, to x (+0 unless it
- * accumulates), and add +0 and store them, if x is not NULL. */
-static void gckpti_attn_load_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n, float *x)
+/* Loads n rows of a head's gradient of input i, from element `at` on, to s->grad[i] (+0 unless it
+ * accumulates) or, if `stores`, adds +0 to these rows and stores them. */
+static void gckpti_attn_move_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n,
+                                  int stores)
 {
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
+    const int64_t d = s->h->d;
+    const gckpt_call *call = s->h->call;
+    const gckpt_arg *arg = &call->in[i];
+    float *x = s->grad[i];
     for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row)
-        if (!arg->accumulate)
+        if (stores) {
+            for (int64_t e = 0; e < d; e++)
+                x[e] += 0.0f;
+            gckpti_store(call, gckpti_arg_gradient(arg), at, d, x);
+        } else if (!arg->accumulate) {
             memset(x, 0, (size_t)s->row * sizeof *x);
-        else if (arg->grad)
-            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
-        else
-            gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
-}
-
-static void gckpti_attn_store_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n,
-                                   float *x)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row) {
-        for (int64_t e = 0; e < h->d; e++)
-            x[e] += 0.0f;
-        gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
-    }
+        } else if (arg->grad) {
+            memcpy(x, arg->grad + at, (size_t)d * sizeof *x);
+        } else {
+            gckpti_widen_row(call, arg->grad_bf16 + at, x, d);
+        }
 }
 
 GCKPTI_FN float gckpti_attn_delta(const gckpti_attn *h, int64_t at, float *rows)
@@ -92,7 +88,7 @@ GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
     float *all[3];
     for (int i = 0; i < 3; i++)
         all[i] = s->grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? s->grad[i] : NULL;
-    gckpti_attn_load_grad(s, 0, at_q, h->t, all[0]);
+    gckpti_attn_move_grad(s, 0, at_q, h->t, 0);
     for (s->j = gckpti_attn_first_tile(h, 0); s->j < h->visible.keys; s->j += s->size) {
         const int64_t key = gckpti_attn_at_k(h, s->head) + s->j * h->kv_c;
         const int64_t query0 = s->j - h->visible.ahead; /* the first that sees key j */
@@ -103,7 +99,7 @@ GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
         for (int i = 1; i < 3; i++) {
             s->grad[i] = all[i] && h->shared_keys ? all[i] + s->j * s->row : all[i];
             if (member == 0)
-                gckpti_attn_load_grad(s, i, key, s->n, s->grad[i]);
+                gckpti_attn_move_grad(s, i, key, s->n, 0);
         }
         if (keys)
             keys(s);
@@ -115,9 +111,10 @@ GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
             add(s);
         }
         for (int i = 1; i < 3 && member + 1 == h->group; i++)
-            gckpti_attn_store_grad(s, i, key, s->n, s->grad[i]);
+            gckpti_attn_move_grad(s, i, key, s->n, 1);
     }
-    gckpti_attn_store_grad(s, 0, at_q, h->t, all[0]);
+    s->grad[0] = all[0];
+    gckpti_attn_move_grad(s, 0, at_q, h->t, 1);
 }
 
 /* Computes p and ds of a tile. */
@@ -162,13 +159,12 @@ static void gckpti_attn_add_tile(gckpti_attn_tile *s)
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch)
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
     gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head, s.size = GCKPTI_K_BLOCK, s.row = h->d;
+    s.h = h, s.head = head, s.size = GCKPTI_K_BLOCK, s.row = h->d;
     s.grad[1] = scratch, s.grad[2] = scratch + keys, s.rows = scratch + 2 * keys;
     s.grad[0] = s.rows + 2 * h->d;
     gckpti_attn_tiles(&s, NULL, gckpti_attn_add_tile);

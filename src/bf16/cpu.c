@@ -157,7 +157,6 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
             t.c_rows = t.c ? all->c_rows - r : 0;
-            t.prefetch = t.prefetch && t.prefetch->rows > 0 ? t.prefetch : &s->next_prefetch;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n,
                                   s->start ? s->start + r * t.bf16_row + j : NULL);
         }
@@ -199,46 +198,31 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
                                            const gckpti_c_block *block)
 {
     const gckpti_product *t = s->base.t;
+    const gckpti_mixed_tile *tile = &w->packed.tile;
     const gckpti_operand *b = &t->b;
+    const int across = b->stride == 1;
+    const int64_t row = across ? b->k_stride : b->stride;
+    const void *halves = b->halves, *base = halves ? halves : b->f32;
     int64_t p = w->p, j = w->j + s->panel;
     if (j >= block->j1 && w->end < t->k)
         p = w->end, j = block->j0;
     else if (j >= block->j1)
         p = 0, j = block->j0 + s->base.call->threads * s->base.cols;
-    int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
-    int64_t n = gckpti_min(t->n - j, s->panel);
-    int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK);
-    return b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, n > 0 ? terms : 0, n)
-                          : gckpti_prefetch_of(b, at, b->stride, n, terms);
-}
-
-/* Returns the part of a to pack next (next terms, next item), empty if it is the present part. */
-static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                           int64_t item)
-{
-    const gckpti_products *base = &s->base;
-    const gckpti_operand *a = &base->t->a;
-    const int last = w->end == base->t->k;
-    int64_t next = last ? item + base->call->threads : item, p = last ? 0 : w->end;
-    int64_t i = next / base->col_blocks % base->row_blocks * base->rows;
-    int64_t at = w->matrix * a->batch_stride + i * a->stride + p * a->k_stride;
-    int other =
-        !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
-    int64_t terms = other ? gckpti_min(base->t->k - p, s->blocks * GCKPTI_K_BLOCK) : 0;
-    int64_t rows = gckpti_min(base->t->m - i, base->rows);
-    return a->k_stride == 1 ? gckpti_prefetch_of(a, at, a->stride, other ? rows : 0, terms)
-                            : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
-}
-
-/* Returns the end of the terms of a pass, which takes s->blocks blocks from term p on. */
-static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
-{
-    const gckpti_product *t = s->base.t;
-    for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last = gckpti_block_terms(t, p);
-        p += tile->last;
+    const int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
+    const int64_t n = gckpti_min(t->n - j, s->panel), size = halves ? 2 : 4;
+    const int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK),
+                  width = across ? n : terms;
+    gckpti_prefetch f = { (const char *)base, row * size, across ? terms : n, width * size, 0, 0 };
+    f.rows = n > 0 ? f.rows : 0;
+    if (gckpti_has_compressed(b)) {
+        f.x = (const char *)gckpti_compressed_at(b->compressed, at);
+        f.row = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, row);
+        f.width = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, width);
+    } else {
+        f.x += size * at;
     }
-    return p;
+    f.pace = 1 + f.rows * (f.width / 64) / (tile->blocks * (1 + tile->m / 4));
+    return f;
 }
 
 static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
@@ -260,26 +244,26 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_pack_lanes of_a = { t,       &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride,
-                                   tile->m, w.p,   0 };
-        w.end = gckpti_mixed_k_end(s, w.p, tile);
-        of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
+        tile->blocks = 0, w.end = w.p, w.packed.min_exponent = 0;
+        for (; tile->blocks < s->blocks && w.end < t->k; tile->blocks++, w.end += tile->last)
+            tile->last = gckpti_block_terms(t, w.end);
+        const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;
+        const gckpti_pack_lanes of_a = { s->kernels, t, &t->a, at_a, tile->m, w.p, tile->blocks };
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.halves + of_a.at + w.p, tile->a_row = t->a.stride,
+            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
-        w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
-            gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
-                                       0, w.p,   tile->blocks };
-            of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            const int64_t at_b = w.matrix * t->b.batch_stride + w.j * t->b.stride;
+            w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            const gckpti_pack_lanes of_b = { s->kernels, t,   &t->b,       at_b,
+                                             w.packed.n, w.p, tile->blocks };
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
             s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
             gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
-            fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
             tile->prefetch = &fetch;
             gckpti_mixed_set_c(s, &w);
             gckpti_mixed_multiply(&w.packed);
@@ -288,17 +272,15 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
-/* Chooses rows and columns of an item, and blocks per pass, that fit into `floats` of scratch. */
+/* Reduces an item to rows and columns that, with some blocks per pass, fit into `floats`. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
-    const int64_t period =
-        t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
-    const int64_t each = (period + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
-    int64_t fit;
-    const int64_t all = period ? (t->k + period - 1) / period * each + (t->k_offset > 0) : 0;
-    s->base.rows = gckpti_min(gckpti_ceil_to(t->m, GCKPTI_STRIP), rows);
-    s->base.cols = gckpti_min(gckpti_ceil_to(t->n, s->panel), cols);
+    int64_t fit, all = 0; /* blocks that fit; blocks of all terms */
+    for (int64_t p = 0; p < t->k; p += gckpti_block_terms(t, p))
+        all++;
+    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), rows);
+    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
@@ -313,7 +295,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* A large c is 4 items per thread. Each item packs its b, so it has more rows if a is in place. */
+/* Splits c as f32 products do. Each item packs its b, so it has more rows if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -324,24 +306,14 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
                  !t->k_period && t->m >= s.kernels->tiles[0].row_step;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
+    gckpti_products_split(&s.base);
     if (s.base.floats)
         gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
                          t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.base.floats);
     else
         gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_STACK_FLOATS);
-    int64_t items = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
-    for (;;) {
-        s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
-        s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
-        if (t->batch * s.base.row_blocks * s.base.col_blocks >= items)
-            break;
-        if (s.base.cols > s.panel && (s.in_place || s.base.cols > s.base.rows))
-            s.base.cols = gckpti_ceil_to(s.base.cols / 2, s.panel);
-        else if (s.base.rows > 64)
-            s.base.rows = gckpti_ceil_to(s.base.rows / 2, GCKPTI_STRIP);
-        else
-            break;
-    }
+    s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
+    s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
     gckpti_run_products(&s.base);
 }
 

@@ -30,26 +30,9 @@ typedef struct gckpti_prefetch {
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                                 int64_t rows, int64_t width)
-{
-    const void *halves = x->halves, *base = halves ? halves : x->f32;
-    const int size = halves ? 2 : 4;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-    if (gckpti_has_compressed(x)) {
-        const gckpti_compressed *u = x->compressed;
-        f.x = (const char *)gckpti_compressed_at(u, at);
-        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
-        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
-        return f;
-    }
-    f.x += size * at;
-    return f;
-}
-
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
-    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+    for (int64_t n = f && f->rows > 0 ? f->pace : 0; n > 0; n--) {
         __builtin_prefetch(f->x + f->at, 0, 2);
         f->at += 64;
         if (f->at >= f->width) {
@@ -70,7 +53,6 @@ typedef struct {
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */

@@ -128,14 +128,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack. */
-typedef struct {
-    const gckpti_operand *x;
-    int64_t at;
-    int as_a;
-} V(subblock);
-typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
-
 /* Returns W elements of x, from `at` on, as bf16 in the upper halves of words. */
 GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 {
@@ -143,7 +135,7 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 }
 
 /* Stores 16 rows of `row` words, transposed if necessary: lanes of a, or pairs of terms of b. */
-static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
+static GCKPTI_TARGET void V(mixed_put)(const gckpti_pack_block *s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
     const int across = x.stride == 1, transposed = s->as_a == across,
@@ -175,32 +167,30 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
         }
 }
 
-/* Packs a block of fewer lanes or terms: pads a with -0, b with +0, then calls `put`. */
-static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
-                                               uint32_t *d, int64_t row, V(put_subblock) * put)
+/* Sets `words` and x to a block of fewer lanes or terms; pads a with -0, b with +0. */
+static GCKPTI_TARGET void V(pad_block)(const gckpti_pack_block *s, int64_t lanes, int64_t terms,
+                                       uint16_t *words, gckpti_operand *x)
 {
     const int across = s->x->stride == 1;
     const int64_t lines = across ? terms : lanes, each = across ? lanes : terms;
     const int64_t line_terms = across ? 16 : GCKPTI_K_BLOCK;
-    uint16_t words[16 * GCKPTI_K_BLOCK];
-    gckpti_operand x = *s->x;
-    const V(subblock) padded = { &x, 0, s->as_a };
+    *x = *s->x;
     for (int i = 0; i < 16 * GCKPTI_K_BLOCK; i++)
         words[i] = s->as_a ? 0x8000 : 0;
     for (int64_t i = 0, at = s->at; i < lines && each > 0;
-         i++, at += across ? x.k_stride : x.stride)
-        if (x.halves)
-            memcpy(words + i * line_terms, x.halves + at, (size_t)each * sizeof *words);
+         i++, at += across ? s->x->k_stride : s->x->stride)
+        if (x->halves)
+            memcpy(words + i * line_terms, x->halves + at, (size_t)each * sizeof *words);
         else
-            V(narrow)(x.f32 + at, words + i * line_terms, each);
-    x.halves = words, x.stride = across ? 1 : line_terms, x.k_stride = across ? line_terms : 1;
-    put(&padded, d, row);
+            V(narrow)(x->f32 + at, words + i * line_terms, each);
+    x->halves = words, x->stride = across ? 1 : line_terms, x->k_stride = across ? line_terms : 1;
 }
 
 /* Packs the blocks of s, 16 lanes at a time: a to rows of `row` words, b to panels `row` wide. */
-static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
-                                           int64_t row, V(put_subblock) * put)
+static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                        int64_t row)
 {
+    uint16_t words[16 * GCKPTI_K_BLOCK];
     float buffer[GCKPTI_PANEL * GCKPTI_PANEL]; /* of decompressed values */
     const int across = s->x->stride == 1;
     int64_t p = s->p, terms;
@@ -215,20 +205,15 @@ static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a,
             *line = GCKPTI_PANEL, x.f32 = buffer, at = 0;
         }
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const V(subblock) part = { &x, at + i * x.stride, as_a };
-            uint32_t *to = as_a ? d + i * row : d + i;
-            if (s->n - i >= 16 && terms == GCKPTI_K_BLOCK)
-                put(&part, to, row);
-            else
-                V(mixed_put_partial)(&part, gckpti_min(s->n - i, 16), terms, to, row, put);
+            gckpti_operand padded;
+            gckpti_pack_block part = { &x, at + i * x.stride, as_a };
+            if (s->n - i < 16 || terms < GCKPTI_K_BLOCK) {
+                V(pad_block)(&part, gckpti_min(s->n - i, 16), terms, words, &padded);
+                part.x = &padded, part.at = 0;
+            }
+            s->kernels->put(&part, as_a ? d + i * row : d + i, row);
         }
         d += as_a ? GCKPTI_K_BLOCK / 2 : GCKPTI_K_BLOCK / 2 * row;
     }
-}
-
-static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
-                                        int64_t row)
-{
-    V(mixed_pack_by)(s, as_a, d, row, V(mixed_put));
 }
 #endif

@@ -150,9 +150,17 @@ typedef struct {
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
-/* Operand x to pack: `blocks` blocks of product t, from term p on; lanes 0..n-1, which are rows of
- * a or columns of b. Term 0 of lane 0 is element `at`. In x, lanes or terms are adjacent. */
+/* A block of 16 lanes (rows of a or columns of b) and 32 terms of x, from element `at` on. */
 typedef struct {
+    const gckpti_operand *x;
+    int64_t at;
+    int as_a;
+} gckpti_pack_block;
+
+/* Operand x to pack: `blocks` blocks of product t, from term p on, of lanes 0..n-1. Term 0 of lane
+ * 0 is element `at`. In x, lanes or terms are adjacent. */
+typedef struct {
+    const struct gckpti_mixed_kernels *kernels;
     const gckpti_product *t;
     const gckpti_operand *x;
     int64_t at, n, p, blocks;
@@ -160,13 +168,15 @@ typedef struct {
 
 /* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
  * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place. pack
- * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n. */
+ * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n; put
+ * writes a whole block of it. */
 typedef struct gckpti_mixed_kernels {
     void (*product)(const gckpt_call *call, const gckpti_product *t);
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
     int64_t align;
     void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
+    void (*put)(const gckpti_pack_block *s, uint32_t *d, int64_t row);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_mixed_kernels;

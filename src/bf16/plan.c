@@ -87,21 +87,16 @@ GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
     p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | strips);
 }
 
-/* Returns how many of t's first inputs its kernel takes as bf16; if any, also the output. */
-static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const int rounding = p->rounding[t->id];
-    if (gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_IN_STRIPS ||
-        (!p->desc->backend && gckpti_has_builtin_flag(t->op, GCKPTI_TAKES_ALL_BF16)))
-        return GCKPT_MAX_INPUTS;
-    return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
-}
-
 /* Places the fp32 copies of op t, in the order of gckpti_f32_copies. Returns their bytes. */
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                      size_t *copy)
 {
-    const int takes = gckpti_bf16_inputs(p, t);
+    const int rounding = p->rounding[t->id];
+    const int takes_all =
+        gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_IN_STRIPS ||
+        (!p->desc->backend && gckpti_has_builtin_flag(t->op, GCKPTI_TAKES_ALL_BF16));
+    /* inputs from the first one on that the kernel takes as bf16; if any, also the output */
+    const int takes = takes_all ? GCKPT_MAX_INPUTS : t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
     const unsigned reads = backward ? gckpti_backward_needs(p, t) : ~0u;
     size_t bytes = 0, *out = copy + 2 * t->inputs;
     memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);

@@ -8,14 +8,6 @@ static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
     return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
-/* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
-static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                         const uint16_t *from, float *x, int64_t n)
-{
-    const gckpt_conversion widening = { kind, x, from, NULL, n };
-    GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
-}
-
 /* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
 static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, float *x, uint16_t *to,
                               int64_t n)
@@ -28,10 +20,10 @@ static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, float *x
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
-    float *copy = gckpti_arena_f32(e, offset);
-    if (copy && read)
-        gckpti_widen(e, c, GCKPT_WIDEN, narrow, copy, n);
-    return copy;
+    const gckpt_conversion widening = { GCKPT_WIDEN, gckpti_arena_f32(e, offset), narrow, NULL, n };
+    if (widening.x && read)
+        GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
+    return widening.x;
 }
 
 /* Sets the operands of a call that the plan stores as bf16: as bf16, if the op's kernel takes them
@@ -97,8 +89,9 @@ GCKPTI_FN int gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *i
     const size_t to = adds ? o->in[i].total : o->in[i].gradient;
     uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
     float *x = c->in[i].grad;
+    const gckpt_conversion addition = { GCKPT_WIDEN_ADD, x, narrow, NULL, n };
     if (adds && narrow) {
-        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+        GCKPTI_OF(gckpti_backend(e), convert)(c, &addition);
     } else if (adds) {
         GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
         x = gckpti_arena_f32(e, to);

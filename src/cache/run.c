@@ -11,9 +11,9 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position at which a call can resume: windowed caches overwrite old rows.
- * Readers other than attention resume where the last call began, or later. */
-static int64_t gckpti_first_resumable(const gckpt_exec *e)
+/* Checks that a call can resume at a position: windowed caches overwrite old rows. Readers other
+ * than attention resume where the last call began, or later. */
+static gckpt_result gckpti_check_resumable(gckpt_exec *e, const char *what, int64_t position)
 {
     const gckpt_plan *p = e->plan;
     const int64_t written = e->caches.owner->caches.max_written;
@@ -31,7 +31,12 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
         const int64_t first = attends ? written - rows + o->window - 1 : begun;
         from = first > from ? first : from;
     }
-    return from;
+    if (position == 0 || position >= from)
+        return GCKPT_OK;
+    return gckpti_error(e, GCKPT_E_ARG,
+                        "%s: cannot continue at position %I. Calls reached %I; with the windows "
+                        "used, calls can resume from %I on, or from 0",
+                        what, position, written, from);
 }
 
 /* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
@@ -93,12 +98,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             "forward: this adds %I positions to the %I that the caches hold; there "
                             "is room for %I in all (gckpt_rewind makes room)",
                             e->caches.new_positions, position, e->caches.capacity);
-    if (position > 0 && position < gckpti_first_resumable(e))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: cannot continue at position %I. Calls reached %I; with the "
-                            "windows used, calls can resume from %I on, or from 0",
-                            position, caches->max_written, gckpti_first_resumable(e));
-    return GCKPT_OK;
+    return gckpti_check_resumable(e, "forward", position);
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
@@ -114,11 +114,8 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position < 0 || position > caches->position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: position %I; it must be from 0 to %I",
                             position, caches->position);
-    if (position > 0 && position < gckpti_first_resumable(exec))
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "rewind: cannot go to position %I. Calls reached %I; with the "
-                            "windows used, calls can resume from %I on (or 0)",
-                            position, caches->max_written, gckpti_first_resumable(exec));
+    if (gckpti_check_resumable(exec, "rewind", position) != GCKPT_OK)
+        return GCKPT_E_ARG;
     caches->position = position;
     if (position == 0)
         caches->max_written = 0;

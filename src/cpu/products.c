@@ -18,7 +18,7 @@ static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
     float stack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED, *scratch = (float *)s->t->workspace;
-    gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
+    gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks) };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
     block.i1 = block.i0 + gckpti_min(s->t->m - block.i0, s->rows);
     block.j1 = block.j0 + gckpti_min(s->t->n - block.j0, s->cols);

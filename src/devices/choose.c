@@ -33,16 +33,14 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
                                           gckpti_exec_node *kernels)
 {
     const gckpt_backend *b = e->desc.backend;
-    gckpt_kernel forward = NULL, backward = NULL;
     if (!b)
         return;
-    if (gckpti_runs_fast(node)) {
-        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
-        forward = b->find(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
-    }
+    gckpt_kernel (*find)(void *, const gckpt_op *, gckpt_kind) =
+        gckpti_runs_fast(node)                ? b->find_fast
+        : gckpti_debug(e) & GCKPT_DEBUG_PLAIN ? NULL
+                                              : b->find;
+    const gckpt_kernel forward = find ? find(b->context, node->op, GCKPT_FORWARD) : NULL;
+    const gckpt_kernel backward = find ? find(b->context, node->op, GCKPT_BACKWARD) : NULL;
     if (forward || b->own_memory)
         kernels->forward = forward;
     if (backward || b->own_memory)

@@ -26,11 +26,12 @@ static void gckpti_all_reduce_totals(gckpt_exec *e)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const uint64_t queue = (uint64_t)e->group->comm.uses_queue;
-    const uint64_t skips = e->desc.skip_nonfinite != 0,
-                   checks = gckpti_debug(e) & GCKPT_DEBUG_FINITE;
-    const uint64_t batch = (uint64_t)p->batch, precision = (uint64_t)p->precision;
-    const uint64_t settings[] = { batch, precision, (uint64_t)p->optimiser, skips, checks, queue };
+    const uint64_t settings[] = { (uint64_t)p->batch,
+                                  (uint64_t)p->precision,
+                                  (uint64_t)p->optimiser,
+                                  e->desc.skip_nonfinite != 0,
+                                  gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                                  (uint64_t)e->group->comm.uses_queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -92,29 +93,24 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-/* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
-static int gckpti_lockstep_count(const gckpt_exec *e)
-{
-    int64_t most = 1;
-    int vrank = e->group->vrank;
-    for (; vrank < e->plan->virtual_ranks; vrank += gckpti_local_vranks(e->plan)) {
-        const int64_t n = gckpti_vrank_micro_batches(e->plan, e->step.rows, vrank);
-        most = n > most ? n : most;
-    }
-    return (int)most;
-}
-
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
 /* Feeds the next lockstep micro-batch of the current virtual rank. */
 GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
 {
+    const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    if (group) {
+    if (group)
         group->vrank_end =
-            gckpti_vrank_begin(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
-        group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
+            gckpti_vrank_begin(p, e->step.rows, group->first_vrank + group->vrank + 1);
+    if (group && !group->micro_left) { /* as many as the rank with most has, at least one */
+        int64_t most = 1;
+        for (int v = group->vrank; v < p->virtual_ranks; v += gckpti_local_vranks(p)) {
+            const int64_t n = gckpti_vrank_micro_batches(p, e->step.rows, v);
+            most = n > most ? n : most;
+        }
+        group->micro_left = (int)most;
     }
     if (!group || !gckpti_is_padding(e))
         gckpti_feed_rows(e);

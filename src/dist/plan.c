@@ -50,13 +50,14 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
 {
     const gckpt_result result = gckpti_check_vranks(p->g, p->desc);
     const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    const int local = vranks / gckpti_ranks_of(p->g->store); /* of each rank */
     const int64_t rows = p->g->rows, batch = p->desc->batch > 0 ? p->desc->batch : rows;
     p->dist = NULL;
     if (result != GCKPT_OK || vranks <= 1)
         return result;
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
-    if (p->dist)
-        p->dist->tree_depth = gckpti_tree_depth(vranks / gckpti_ranks_of(p->g->store));
+    while (p->dist && local >> p->dist->tree_depth > 1)
+        p->dist->tree_depth++;
     p->accumulates = (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
     return GCKPT_OK;
 }

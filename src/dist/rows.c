@@ -2,15 +2,6 @@
 #include "num/num.h"
 
 /* ---- which rows of a batch a virtual rank has ---- */
-/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
-GCKPTI_FN int gckpti_tree_depth(int vranks)
-{
-    int n = 0;
-    while (vranks >> n > 1)
-        n++;
-    return n;
-}
-
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
     const int64_t batch = p->mode == GCKPT_INFERENCE ? rows : p->batch, n = p->virtual_ranks;

@@ -305,14 +305,6 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
 GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops, gckpti_conv2d_field, 0,
                   GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
-static int gckpti_conv_is_misplaced(const gckpt_window *w)
-{
-    const int first =
-        w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
-    return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
-}
-
 /* Adds a convolution to the graph. axes: 2 for images, 1 for signals (images of one line). */
 static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window, int transposed, int axes)
@@ -337,7 +329,9 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
         return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
                            transposed ? "_transposed" : "", &x->shape, &w->shape,
                            transposed ? "O/groups,I" : "I/groups,O");
-    if (window && gckpti_conv_is_misplaced(window))
+    const gckpt_window *o = window ? window : &a.window;
+    if ((o->padding[0] | o->output_padding[0] | (o->stride[0] & ~1) | (o->dilation[0] & ~1)) &&
+        !(o->padding[1] | o->output_padding[1] | o->stride[1] | o->dilation[1]))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "conv1d%s: a signal's window is set at index [1]: .padding = { 0, 1 }",
                            transposed ? "_transposed" : "");

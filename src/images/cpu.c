@@ -8,10 +8,10 @@ static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_bloc
                                 float *scratch, int64_t floats)
 {
     gckpti_conv_gemm w = *(const gckpti_conv_gemm *)(const void *)base->t;
-    w.from += block->matrix * w.from_next, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
-    w.t.c += block->matrix * w.c_next;
+    w.from += block->matrix * w.t.a.batch_stride, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
+    w.t.c += block->matrix * w.t.n;
     if (w.t.initial)
-        w.t.initial += block->matrix * w.c_next;
+        w.t.initial += block->matrix * w.t.n;
     gckpti_kernels_of(base->call)->images->conv_block(&w, block, scratch, floats);
 }
 
@@ -31,9 +31,9 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     w.tap_len = group, w.line_taps = x->taps + !x->taps;
     if (w.tap == group)
         w.tap_len *= w.line_taps, w.line_taps = 1;
-    w.from_next = group, t->b.batch_stride = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->a.batch_stride = group, t->b.batch_stride = z->group_o, t->n = up ? z->group_c : z->group_o;
     t->m = z->rows * s->r[0].results * x->results, t->k = s->r[0].taps * x->taps * group;
-    t->n = w.c_next, t->a.k_stride = 1, t->batch = z->window.groups;
+    t->a.k_stride = 1, t->batch = z->window.groups;
     if (s->kind == GCKPTI_CONV_DW) {
         const int64_t windows = t->m;
         t->m = t->k, t->k = windows, t->a.stride = 1, t->a.k_stride = GCKPTI_GATHER_ROWS;

@@ -29,16 +29,6 @@ GCKPTI_ALWAYS FLOATS V(group_term)(const float *x, int64_t t, INTS first, int ki
     return kind ? V(permute)(V(load_n)(x, n), first + (uint32_t)t) : V(load_n)(x, n);
 }
 
-static GCKPTI_TARGET INTS V(first_lanes)(int64_t g)
-{
-    uint32_t first[W];
-    INTS lanes;
-    for (int i = 0; i < W; i++)
-        first[i] = (uint32_t)(i / g * g);
-    memcpy(&lanes, first, sizeof lanes);
-    return lanes;
-}
-
 /* Computes channels from c on of a tile's results, in chains that continue from tile->start, or
  * (dw) adds its windows' terms to dw. edge: nonzero if there can be less than two vectors (`left`
  * channels) or, for dw, less windows. */
@@ -120,7 +110,11 @@ GCKPTI_KERNEL void V(conv_grouped)(void *grouped, int64_t item, int64_t worker)
     const int dw = s->kind == GCKPTI_CONV_DW;
     const int64_t g = s->z->group_c, taps = s->r[0].taps * s->r[1].taps, part = item / u->blocks;
     const int64_t end = dw ? gckpti_min(taps, (part + 1) * u->taps) : taps;
-    const INTS first = V(first_lanes)(g);
+    uint32_t lanes[W];
+    INTS first; /* lane of each group */
+    for (int i = 0; i < W; i++)
+        lanes[i] = (uint32_t)(i / g * g);
+    memcpy(&first, lanes, sizeof first);
     const float zeros[GCKPTI_GROUPED_CHANNELS] = { 0.0f };
     float unused[GCKPTI_GROUPED_CHANNELS];
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;

@@ -10,11 +10,10 @@
  * line, the first tap at `first`; tap_len floats are adjacent: a tap's channels or, if taps are
  * adjacent, a line of taps. line_taps: such runs per line of w. */
 typedef struct {
-    gckpti_product t; /* a is not used; if t.b.k_stride is 1, b is that of tap 0 */
+    gckpti_product t; /* of a only batch_stride is used; if t.b.k_stride is 1, b is that of tap 0 */
     const gckpti_conv *conv;
     const float *from;
     int64_t image, width, step, tap, first, tap_len, line_taps;
-    int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
 /* A convolution whose groups have few channels. The channels are divided into `blocks` of `width`.

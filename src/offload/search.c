@@ -5,7 +5,7 @@
 /* ---- what the search knows of slower memory: the price of a copy, strategies, and schedules whose
  * copies overlap computation ---- */
 /* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
-GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
+static uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
     return gckpti_scaled_cost(s->p->copy_cost,
                               2 * gckpti_transfer_cost(s->p->desc->offload.cost, bytes));

@@ -20,9 +20,9 @@ enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
-/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
+/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`. */
 typedef struct {
-    int64_t i0, i1, j0, j1, matrix, item;
+    int64_t i0, i1, j0, j1, matrix;
 } gckpti_c_block;
 
 /* Sums over rows of the columns of call->grad_out, for a bias, and of products, for a gain. */

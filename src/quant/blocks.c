@@ -14,13 +14,17 @@ GCKPTI_ALWAYS FLOATS V(int4_zero)(const unsigned char *b)
     return V(set1)(524288 + (float)b[GCKPTI_INT4_ZERO] / 16);
 }
 
-/* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
+/* Converts byte k of each word, a signed n, to n 2^V(byte_shift) (with AVX2, where a shuffle
+ * makes it the highest byte); if need be by (2^23 + 128 + n) - (2^23 + 128). */
+enum { V(byte_shift) = GCKPTI_ISA == 2 ? 24 : 0 };
 GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 {
 #if GCKPTI_ISA == 3
     return _mm512_cvtepi32_ps(_mm512_srai_epi32((__m512i)(word << (24 - 8 * k)), 24));
 #elif GCKPTI_ISA == 2
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32((__m256i)(word << (24 - 8 * k)), 24));
+    const INTS first = { 0, 4, 8, 12, 0, 4, 8, 12 }; /* byte of each word */
+    const __m256i highest = (__m256i)((first + k) << 24 | 0x808080);
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8((__m256i)word, highest));
 #else
     return V(floats)((word >> (8 * k) & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 #endif
@@ -152,20 +156,47 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
     }
 }
 
-/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves.
+/* Words of a block's 32 terms that are read at once: with AVX-512 as many as stay in registers, in
+ * loops that are unrolled; with fewer registers loops are as fast, and half the code. */
+enum { V(words) = GCKPTI_ISA == 3 ? 4 : 8 };
+#if GCKPTI_ISA == 3
+#define GCKPTI_UNROLL_WORDS GCKPTI_UNROLL
+#else
+#define GCKPTI_UNROLL_WORDS
+#endif
+
+/* Sets `word` to words first to first + V(words) - 1 of W blocks, which are `row` bytes apart: of
+ * I8, 4 values each; of I4, two: words 0 to 3 have them in their low halves, words 4 to 7 are these
+ * shifted, of which the first ones are in `word` if first is not 0. */
+GCKPTI_ALWAYS void V(block_rows)(int storage, const unsigned char *b, int64_t row, int first,
+                                 FLOATS *word)
+{
+    const int int8 = storage == GCKPT_STORAGE_I8, more = V(words) > 4;
+    if (int8 || first == 0)
+        V(transpose4)(b + 2 + 4 * first, row, word);
+    if (int8 && more)
+        V(transpose4)(b + 18, row, word + 4);
+    GCKPTI_UNROLL
+    for (int q = 0; q < 4; q++)
+        if (!int8 && (more || first))
+            word[V(words) - 4 + q] = V(floats)(V(bits)(word[q]) >> 4);
+}
+
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of words, or their low halves.
  * head: the scale and the zero point (I4) of each vector. */
-GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *head,
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const FLOATS *words, const FLOATS *head,
                                   const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
+            const INTS word = V(bits)(words[V(words) * i]);
             FLOATS y;
             if (storage == GCKPT_STORAGE_I8)
-                y = V(word_byte)(word[4 * i], k);
+                y = V(word_byte)(word, k);
             else
-                y = V(int4)(word[4 * i], 8 * k, head[2 * i + 1]);
+                y = V(int4)(word, 8 * k, head[2 * i + 1]);
             sum[i] = V(fma)(V(set1)(x[k]), y * head[2 * i], sum[i]);
         }
     }
@@ -176,46 +207,40 @@ GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, co
  * halves of its bytes, the others the high halves. */
 GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * gemv)
 {
-    const int int8 = storage == GCKPT_STORAGE_I8, ahead = int8 ? 2 : 3; /* blocks per cache line */
+    const int int8 = storage == GCKPT_STORAGE_I8;
     const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
-    const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS sum[64 / W], head[2 * (64 / W)], r[4];
-    INTS word[4 * (64 / W)];
+    const unsigned char *b = (const unsigned char *)t.b, *next = (const unsigned char *)t.next;
+    FLOATS sum[64 / W], head[2 * (64 / W)], word[V(words) * (64 / W)];
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
     for (int64_t p = 0; p < t.k; p++, b += bytes) {
         const float *x = t.a + GCKPTI_QUANT_BLOCK * p;
-        const char *lines = (const char *)t.next + p / ahead * (ahead * bytes);
-        for (int64_t i = p % ahead; i < vectors * W; i += ahead)
-            __builtin_prefetch(lines + i * t.row, 0, 2);
-        GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++)
-            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row);
-        GCKPTI_UNROLL
-        for (int i = 0; i < vectors && !int8; i++)
-            head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
-        for (int half = 0; half < 2; half++) {
-            GCKPTI_UNROLL
-            for (int i = 0; i < vectors; i++) {
-                if (int8 || !half)
-                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, r);
-                GCKPTI_UNROLL
-                for (int q = 0; q < 4; q++)
-                    word[4 * i + q] = int8 || !half ? V(bits)(r[q]) : word[4 * i + q] >> 4;
-            }
-#if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
-            GCKPTI_UNROLL
-#endif
-            for (int q = 0; q < 4; q++)
-                V(block_terms)(storage, vectors, word + q, head, x + 16 * half + 4 * q, sum);
+        GCKPTI_UNROLL_WORDS
+        for (int i = 0; i < vectors; i++, next += W * bytes) {
+            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row) *
+                          V(set1)(int8 ? 1.0f / (1 << V(byte_shift)) : 1.0f);
+            if (!int8)
+                head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
+            for (int j = 0; j < W * bytes; j += 64) /* the next rows: no gaps */
+                __builtin_prefetch(next + j, 0, 2);
+        }
+        for (int first = 0; first < 8; first += V(words)) {
+            GCKPTI_UNROLL_WORDS
+            for (int i = 0; i < vectors; i++)
+                V(block_rows)(storage, b + W * i * t.row, t.row, first, word + V(words) * i);
+            GCKPTI_UNROLL_WORDS
+            for (int q = 0; q < V(words); q++)
+                V(block_terms)(storage, vectors, word + q, head, x + 4 * (first + q), sum);
         }
     }
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         V(store)(t.c + W * i, sum[i]);
 }
+
+#undef GCKPTI_UNROLL_WORDS
 
 /* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b;
  * prefetches the next 8 terms. */

@@ -40,14 +40,10 @@ static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, 
             V(dequantise_row)(GCKPT_STORAGE_F16, b, n, x);
         else if (!regular || k % W)
             gckpti_decompress(u, at + (x - start) / width * row, n, x);
-        else if (done == 8 && storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 8, apart, width);
-        else if (done == 8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 8, apart, width);
         else if (storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 1, 0, 0);
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, (int)done, apart, width);
         else
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 1, 0, 0);
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, (int)done, apart, width);
     }
 }
 
@@ -78,42 +74,6 @@ static GCKPTI_TARGET void V(pack_compressed)(const gckpti_product *t, int64_t p,
         }
 }
 
-#if GCKPTI_ISA == 2
-/* V(gemv_dot_blocks) of I8: a byte becomes the highest of a word, which is exactly * 2^24. */
-GCKPTI_ALWAYS void V(gemv_dot_int8)(V(gemv) t)
-{
-    const unsigned char *b = (const unsigned char *)t.b, *next = (const unsigned char *)t.next;
-    const INTS words = { 0, 4, 8, 12, 0, 4, 8, 12 }; /* the first byte of each */
-    FLOATS sum[4], scale[4], word[4][GCKPTI_QUANT_BLOCK / 4];
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++)
-        sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
-    for (int64_t p = 0; p < t.k; p++, b += GCKPTI_INT8_BYTES) {
-        for (int i = 0; i < 4; i++, next += W * GCKPTI_INT8_BYTES) {
-            scale[i] = V(block_scales)(b + W * i * t.row, t.row) * V(set1)(1.0f / 16777216.0f);
-            V(transpose4)(b + W * i * t.row + 2, t.row, word[i]);
-            V(transpose4)(b + W * i * t.row + 18, t.row, word[i] + 4);
-            for (int j = 0; j < W * GCKPTI_INT8_BYTES; j += 64) /* the next rows: no gaps */
-                __builtin_prefetch(next + j, 0, 2);
-        }
-        for (int q = 0; q < GCKPTI_QUANT_BLOCK / 4; q++, t.a += 4) {
-            GCKPTI_UNROLL
-            for (unsigned k = 0; k < 4; k++) { /* top: byte k of each word, and zeros below */
-                const __m256i top = (__m256i)((words + k) << 24 | 0x808080);
-                GCKPTI_UNROLL
-                for (int i = 0; i < 4; i++) {
-                    const __m256i byte = _mm256_shuffle_epi8((__m256i)word[i][q], top);
-                    sum[i] = V(fma)(V(set1)(t.a[k]), _mm256_cvtepi32_ps(byte) * scale[i], sum[i]);
-                }
-            }
-        }
-    }
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++)
-        V(store)(t.c + W * i, sum[i]);
-}
-#endif
-
 /* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time (blocks: 64 with AVX-512), if
  * their terms are whole words or blocks; else they are dequantised to the stack. */
 static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t j0,
@@ -140,11 +100,7 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
             if (u->storage == GCKPT_STORAGE_I4)
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I4, MOST / W, &t);
             else
-#if GCKPTI_ISA == 2
-                V(gemv_dot_int8)(t);
-#else
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I8, MOST / W, &t);
-#endif
             t.from = t.c;
         }
         if (t.n == COLS && direct && !blocks) {

@@ -49,10 +49,10 @@ static int gckpti_write_f16(const float *x, int64_t n, void *to)
 }
 
 /* Returns the first of n elements of greatest size, or NaN if one is beyond `limit`. */
-static float gckpti_extreme(const float *x, int n, double limit)
+static float gckpti_extreme(const float *x, int64_t n, double limit)
 {
     float extreme = 0;
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (!(gckpti_fabs((double)x[i]) <= limit))
             return GCKPTI_NAN;
         extreme = gckpti_fabs((double)x[i]) > gckpti_fabs((double)extreme) ? x[i] : extreme;
@@ -76,11 +76,12 @@ GCKPTI_INLINE float gckpti_quotient(float x, float scale, float zero, float leas
 }
 
 /* Quantises a block of n values to I8 (manual, 5n); returns 0 if a value is too large. */
-static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
+static int gckpti_write_int8(const float *x, int64_t n, void *block)
 {
+    unsigned char *to = (unsigned char *)block;
     const double peak = gckpti_fabs((double)gckpti_extreme(x, n, GCKPTI_INT8_MAX));
     const float scale = gckpti_write_scale((float)peak / 127, to);
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, 0, -127, 127);
     return peak <= (double)GCKPTI_INT8_MAX;
 }
@@ -126,8 +127,9 @@ static int gckpti_fit_int4(const float *x, float least, float most, float steps,
 }
 
 /* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
-static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
+static int gckpti_write_int4(const float *x, int64_t n, void *block)
 {
+    unsigned char *to = (unsigned char *)block;
     static const float steps[] = { 15, 15.5f, 16, 16.5f, 17, 18 };
     const float extreme = gckpti_extreme(x, n, GCKPTI_INT4_MAX);
     float least = 0, most = 0;
@@ -154,20 +156,6 @@ static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
     to[GCKPTI_INT4_ZERO] = (unsigned char)(int)best.zero;
     return extreme <= (float)GCKPTI_INT4_MAX; /* false for NaN */
 }
-
-/* Defines the function that writes the blocks of a kind. */
-#define GCKPTI_WRITE(kind, bytes)                                                                  \
-    static int gckpti_write_##kind(const float *x, int64_t n, void *to)                            \
-    {                                                                                              \
-        unsigned char *b = (unsigned char *)to;                                                    \
-        int fits = 1;                                                                              \
-        for (; n > 0; n -= GCKPTI_QUANT_BLOCK, x += GCKPTI_QUANT_BLOCK, b += bytes)                \
-            fits &= gckpti_write_##kind##_block(x, (int)gckpti_min(n, GCKPTI_QUANT_BLOCK), b);     \
-        return fits;                                                                               \
-    }
-GCKPTI_WRITE(int8, GCKPTI_INT8_BYTES)
-GCKPTI_WRITE(int4, GCKPTI_INT4_BYTES)
-#undef GCKPTI_WRITE
 
 static const gckpti_storage_kind gckpti_kinds[] = {
     { "F32", "F32", 4, 1, 4, 1e300, "", gckpti_read_f32, NULL },

@@ -19,7 +19,7 @@ typedef struct {
     const char *beyond;      /* values that `write` refuses, for error texts */
     /* Converts n values, at most GCKPTI_KIND_READ or one block, to floats. */
     void (*read)(const void *from, int64_t n, float *y);
-    /* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
+    /* Converts n floats, as many at most. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, void *to);
 } gckpti_storage_kind;
 

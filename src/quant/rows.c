@@ -43,13 +43,24 @@ GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n
 }
 
 /* ---- quantisation ---- */
+/* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
+static int gckpti_compress(const gckpti_storage_kind *kind, const float *x, int64_t n, void *to)
+{
+    const int each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
+    unsigned char *b = (unsigned char *)to;
+    int fits = 1;
+    for (int64_t i = 0; i < n; i += each, b += each / kind->block * kind->block_bytes)
+        fits &= kind->write(x + i, gckpti_min(n - i, each), b);
+    return fits;
+}
+
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     unsigned char *to = gckpti_values_block(q);
     to += gckpti_storage_bytes((int)q->p.storage, gckpti_last(&q->p.shape), at);
     if (q->p.storage == GCKPT_STORAGE_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    return gckpti_kind_of((int)q->p.storage)->write(x, n, to);
+    return gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, to);
 }
 
 /* Converts n values of q on the host from element `at` on; initial ones, if it has none yet. */
@@ -67,7 +78,7 @@ static void gckpti_compress_initial(const gckpti_param *q, int64_t n, float *x)
 {
     uint32_t compressed[GCKPTI_CHUNK];
     const gckpti_compressed u = { q->p.storage, compressed, n, n, NULL };
-    (void)gckpti_kind_of((int)q->p.storage)->write(x, n, compressed);
+    (void)gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, compressed);
     gckpti_decompress(&u, 0, n, x);
 }
 

@@ -140,7 +140,7 @@ static void gckpti_cells_product(const gckpti_sequence *s, gckpti_product *t, in
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
     for (int64_t end = column + t->n, at; s->fast && column < end; column += t->n) {
         at = column % GCKPTI_PANEL, t->n = gckpti_min(end - column, GCKPTI_PANEL - at);
-        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+        const gckpti_c_block all = { 0, t->m, 0, t->n, 0 };
         t->b.f32 = s->panels + (column - at) * s->terms + term * GCKPTI_PANEL + at;
         t->b.stride = 1, t->b.k_stride = GCKPTI_PANEL;
         gckpti_kernels_of(s->call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
