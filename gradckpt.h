@@ -155,18 +155,18 @@
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1224
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1240
- *     >>store     parameters and optimiser state, however they are stored                     1611
+ *     >>store     parameters and optimiser state, however they are stored                     1610
  *     >>graph     tensors, views, segments, gckpt_apply                                        594
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7782
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1151
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7758
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1104
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4813
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2327
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4800
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4656
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4638
  *     >>files     safetensors                                                                 1471
  *     >>export    plans as C constants, stores for them                                        442
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2835
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
  */
 
 #ifndef GRADCKPT_H
@@ -4514,7 +4514,7 @@ typedef struct {
     const char *beyond;      /* values that `write` refuses, for error texts */
     /* Converts n values, at most GCKPTI_KIND_READ or one block, to floats. */
     void (*read)(const void *from, int64_t n, float *y);
-    /* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
+    /* Converts n floats, as many at most. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, void *to);
 } gckpti_storage_kind;
 
@@ -4659,10 +4659,10 @@ static int gckpti_write_f16(const float *x, int64_t n, void *to)
 }
 
 /* Returns the first of n elements of greatest size, or NaN if one is beyond `limit`. */
-static float gckpti_extreme(const float *x, int n, double limit)
+static float gckpti_extreme(const float *x, int64_t n, double limit)
 {
     float extreme = 0;
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (!(gckpti_fabs((double)x[i]) <= limit))
             return GCKPTI_NAN;
         extreme = gckpti_fabs((double)x[i]) > gckpti_fabs((double)extreme) ? x[i] : extreme;
@@ -4686,11 +4686,12 @@ GCKPTI_INLINE float gckpti_quotient(float x, float scale, float zero, float leas
 }
 
 /* Quantises a block of n values to I8 (manual, 5n); returns 0 if a value is too large. */
-static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
+static int gckpti_write_int8(const float *x, int64_t n, void *block)
 {
+    unsigned char *to = (unsigned char *)block;
     const double peak = gckpti_fabs((double)gckpti_extreme(x, n, GCKPTI_INT8_MAX));
     const float scale = gckpti_write_scale((float)peak / 127, to);
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, 0, -127, 127);
     return peak <= (double)GCKPTI_INT8_MAX;
 }
@@ -4736,8 +4737,9 @@ static int gckpti_fit_int4(const float *x, float least, float most, float steps,
 }
 
 /* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
-static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
+static int gckpti_write_int4(const float *x, int64_t n, void *block)
 {
+    unsigned char *to = (unsigned char *)block;
     static const float steps[] = { 15, 15.5f, 16, 16.5f, 17, 18 };
     const float extreme = gckpti_extreme(x, n, GCKPTI_INT4_MAX);
     float least = 0, most = 0;
@@ -4764,20 +4766,6 @@ static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
     to[GCKPTI_INT4_ZERO] = (unsigned char)(int)best.zero;
     return extreme <= (float)GCKPTI_INT4_MAX; /* false for NaN */
 }
-
-/* Defines the function that writes the blocks of a kind. */
-#define GCKPTI_WRITE(kind, bytes)                                                                  \
-    static int gckpti_write_##kind(const float *x, int64_t n, void *to)                            \
-    {                                                                                              \
-        unsigned char *b = (unsigned char *)to;                                                    \
-        int fits = 1;                                                                              \
-        for (; n > 0; n -= GCKPTI_QUANT_BLOCK, x += GCKPTI_QUANT_BLOCK, b += bytes)                \
-            fits &= gckpti_write_##kind##_block(x, (int)gckpti_min(n, GCKPTI_QUANT_BLOCK), b);     \
-        return fits;                                                                               \
-    }
-GCKPTI_WRITE(int8, GCKPTI_INT8_BYTES)
-GCKPTI_WRITE(int4, GCKPTI_INT4_BYTES)
-#undef GCKPTI_WRITE
 
 static const gckpti_storage_kind gckpti_kinds[] = {
     { "F32", "F32", 4, 1, 4, 1e300, "", gckpti_read_f32, NULL },
@@ -5212,6 +5200,17 @@ GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n
 }
 
 /* ---- quantisation ---- */
+/* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
+static int gckpti_compress(const gckpti_storage_kind *kind, const float *x, int64_t n, void *to)
+{
+    const int each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
+    unsigned char *b = (unsigned char *)to;
+    int fits = 1;
+    for (int64_t i = 0; i < n; i += each, b += each / kind->block * kind->block_bytes)
+        fits &= kind->write(x + i, gckpti_min(n - i, each), b);
+    return fits;
+}
+
 /* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
  * 0 if a float is too large. */
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
@@ -5220,7 +5219,7 @@ GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const f
     to += gckpti_storage_bytes((int)q->p.storage, gckpti_last(&q->p.shape), at);
     if (q->p.storage == GCKPT_STORAGE_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    return gckpti_kind_of((int)q->p.storage)->write(x, n, to);
+    return gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, to);
 }
 
 /* Converts n values of q on the host from element `at` on; initial ones, if it has none yet. */
@@ -5238,7 +5237,7 @@ static void gckpti_compress_initial(const gckpti_param *q, int64_t n, float *x)
 {
     uint32_t compressed[GCKPTI_CHUNK];
     const gckpti_compressed u = { q->p.storage, compressed, n, n, NULL };
-    (void)gckpti_kind_of((int)q->p.storage)->write(x, n, compressed);
+    (void)gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, compressed);
     gckpti_decompress(&u, 0, n, x);
 }
 
@@ -8525,11 +8524,10 @@ static inline int gckpti_has_mask(const gckpt_call *call)
 }
 
 struct gckpti_attn;
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+/* Kernels for a head (head 0 is that of row 0): up to 64 queries, from query `first` on, or all. */
 typedef struct gckpti_attention_kernels {
-    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                    float *scratch);
-    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+    void (*forward)(const struct gckpti_attn *h, int64_t head, int64_t first, float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t head, float *scratch);
 } gckpti_attention_kernels;
 
 /* The kernels of an instruction set. */
@@ -8546,7 +8544,6 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
-    int mixed;
     float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
     int64_t kv_c;                /* columns of k and v */
     int64_t group;               /* query heads per key head */
@@ -8739,9 +8736,9 @@ enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
-/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
+/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`. */
 typedef struct {
-    int64_t i0, i1, j0, j1, matrix, item;
+    int64_t i0, i1, j0, j1, matrix;
 } gckpti_c_block;
 
 /* Sums over rows of the columns of call->grad_out, for a bias, and of products, for a gain. */
@@ -8940,9 +8937,17 @@ typedef struct {
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
-/* Operand x to pack: `blocks` blocks of product t, from term p on; lanes 0..n-1, which are rows of
- * a or columns of b. Term 0 of lane 0 is element `at`. In x, lanes or terms are adjacent. */
+/* A block of 16 lanes (rows of a or columns of b) and 32 terms of x, from element `at` on. */
 typedef struct {
+    const gckpti_operand *x;
+    int64_t at;
+    int as_a;
+} gckpti_pack_block;
+
+/* Operand x to pack: `blocks` blocks of product t, from term p on, of lanes 0..n-1. Term 0 of lane
+ * 0 is element `at`. In x, lanes or terms are adjacent. */
+typedef struct {
+    const struct gckpti_mixed_kernels *kernels;
     const gckpti_product *t;
     const gckpti_operand *x;
     int64_t at, n, p, blocks;
@@ -8950,13 +8955,15 @@ typedef struct {
 
 /* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
  * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place. pack
- * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n. */
+ * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n; put
+ * writes a whole block of it. */
 typedef struct gckpti_mixed_kernels {
     void (*product)(const gckpt_call *call, const gckpti_product *t);
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
     int64_t align;
     void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
+    void (*put)(const gckpti_pack_block *s, uint32_t *d, int64_t row);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_mixed_kernels;
@@ -9029,11 +9036,10 @@ static inline void gckpti_store(const gckpt_call *call, gckpti_destination x, in
  * line, the first tap at `first`; tap_len floats are adjacent: a tap's channels or, if taps are
  * adjacent, a line of taps. line_taps: such runs per line of w. */
 typedef struct {
-    gckpti_product t; /* a is not used; if t.b.k_stride is 1, b is that of tap 0 */
+    gckpti_product t; /* of a only batch_stride is used; if t.b.k_stride is 1, b is that of tap 0 */
     const gckpti_conv *conv;
     const float *from;
     int64_t image, width, step, tap, first, tap_len, line_taps;
-    int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
 /* A convolution whose groups have few channels. The channels are divided into `blocks` of `width`.
@@ -10646,16 +10652,6 @@ static inline void gckpti_next_largest(const gckpti_axis_split *v, const float *
     memcpy(last, best, (size_t)n * sizeof *best);
 }
 
-/* Writes results j.. of n columns, whose elements are at `best` of the axis, the first at x. */
-static void gckpti_max_write(const gckpti_max_state *s, const float *x, int64_t j, int64_t n,
-                             const int32_t *best)
-{
-    for (int64_t c = 0; s->out && c < n; c++)
-        s->out[j + c] = x[best[c] * s->v.inner + c];
-    if (s->index)
-        memcpy(s->index + j, best, (size_t)n * sizeof *best);
-}
-
 static void gckpti_max_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_max_state *s = (const gckpti_max_state *)context;
@@ -10680,7 +10676,10 @@ static void gckpti_max_item(void *context, int64_t i, int64_t worker)
                 gckpti_next_largest(&s->v, to->data + first + c, 1, best);
             else
                 gckpti_next_largest(&s->v, to->data + first + c, n, best);
-            gckpti_max_write(s, to->data + first + c, at, n, best);
+            for (int64_t e = 0; s->out && e < n; e++)
+                s->out[at + e] = to->data[first + best[e] * inner + c + e];
+            if (s->index)
+                memcpy(s->index + at, best, (size_t)n * sizeof *best);
         }
     }
 }
@@ -11179,31 +11178,27 @@ GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t
     }
 }
 
-/* Load n rows of a head's gradient of input i, from element `at` on, to x (+0 unless it
- * accumulates), and add +0 and store them, if x is not NULL. */
-static void gckpti_attn_load_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n, float *x)
+/* Loads n rows of a head's gradient of input i, from element `at` on, to s->grad[i] (+0 unless it
+ * accumulates) or, if `stores`, adds +0 to these rows and stores them. */
+static void gckpti_attn_move_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n,
+                                  int stores)
 {
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
+    const int64_t d = s->h->d;
+    const gckpt_call *call = s->h->call;
+    const gckpt_arg *arg = &call->in[i];
+    float *x = s->grad[i];
     for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row)
-        if (!arg->accumulate)
+        if (stores) {
+            for (int64_t e = 0; e < d; e++)
+                x[e] += 0.0f;
+            gckpti_store(call, gckpti_arg_gradient(arg), at, d, x);
+        } else if (!arg->accumulate) {
             memset(x, 0, (size_t)s->row * sizeof *x);
-        else if (arg->grad)
-            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
-        else
-            gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
-}
-
-static void gckpti_attn_store_grad(const gckpti_attn_tile *s, int i, int64_t at, int64_t n,
-                                   float *x)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
-    for (int64_t r = 0; x && r < n; r++, at += arg->shape.d[2], x += s->row) {
-        for (int64_t e = 0; e < h->d; e++)
-            x[e] += 0.0f;
-        gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
-    }
+        } else if (arg->grad) {
+            memcpy(x, arg->grad + at, (size_t)d * sizeof *x);
+        } else {
+            gckpti_widen_row(call, arg->grad_bf16 + at, x, d);
+        }
 }
 
 /* Returns sum(g out) of the query at `at`; rows: scratch, two rows of a head. */
@@ -11228,7 +11223,7 @@ GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
     float *all[3];
     for (int i = 0; i < 3; i++)
         all[i] = s->grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? s->grad[i] : NULL;
-    gckpti_attn_load_grad(s, 0, at_q, h->t, all[0]);
+    gckpti_attn_move_grad(s, 0, at_q, h->t, 0);
     for (s->j = gckpti_attn_first_tile(h, 0); s->j < h->visible.keys; s->j += s->size) {
         const int64_t key = gckpti_attn_at_k(h, s->head) + s->j * h->kv_c;
         const int64_t query0 = s->j - h->visible.ahead; /* the first that sees key j */
@@ -11239,7 +11234,7 @@ GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
         for (int i = 1; i < 3; i++) {
             s->grad[i] = all[i] && h->shared_keys ? all[i] + s->j * s->row : all[i];
             if (member == 0)
-                gckpti_attn_load_grad(s, i, key, s->n, s->grad[i]);
+                gckpti_attn_move_grad(s, i, key, s->n, 0);
         }
         if (keys)
             keys(s);
@@ -11251,9 +11246,10 @@ GCKPTI_FN void gckpti_attn_tiles(gckpti_attn_tile *s, gckpti_attn_tile_fn keys,
             add(s);
         }
         for (int i = 1; i < 3 && member + 1 == h->group; i++)
-            gckpti_attn_store_grad(s, i, key, s->n, s->grad[i]);
+            gckpti_attn_move_grad(s, i, key, s->n, 1);
     }
-    gckpti_attn_store_grad(s, 0, at_q, h->t, all[0]);
+    s->grad[0] = all[0];
+    gckpti_attn_move_grad(s, 0, at_q, h->t, 1);
 }
 
 /* Computes p and ds of a tile. */
@@ -11299,13 +11295,12 @@ static void gckpti_attn_add_tile(gckpti_attn_tile *s)
 }
 
 /* Adds the gradients of a query head, by plain kernels. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch)
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
     gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head, s.size = GCKPTI_K_BLOCK, s.row = h->d;
+    s.h = h, s.head = head, s.size = GCKPTI_K_BLOCK, s.row = h->d;
     s.grad[1] = scratch, s.grad[2] = scratch + keys, s.rows = scratch + 2 * keys;
     s.grad[0] = s.rows + 2 * h->d;
     gckpti_attn_tiles(&s, NULL, gckpti_attn_add_tile);
@@ -11450,29 +11445,14 @@ static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
     call->workspace_backward = (size_t)(gckpti_attention_workspace(call, t, s, d, 1) * bytes);
 }
 
-/* Checks that the mask broadcasts to the scores. */
-static gckpt_result gckpti_mask_fits(gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *mask = &call->in[3].shape;
-    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
-    int fits = mask->n <= 4;
-    for (int i = 1; fits && i <= mask->n; i++)
-        fits = mask->d[mask->n - i] == 1 || mask->d[mask->n - i] == scores.d[4 - i];
-    return fits ? GCKPT_OK
-                : gckpt_fail(call, GCKPT_E_SHAPE,
-                             "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
-                             "%S: each of its last axes has that size or 1",
-                             mask, &scores);
-}
-
 /* Shape rule: heads divide the columns; causal attention needs a key for each query; a mask
  * broadcasts to the scores. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
-    const gckpt_shape *lengths = &call->in[3].shape;
+    const gckpt_shape *last = &call->in[3].shape; /* of the mask or the lengths */
+    const gckpt_shape scores = gckpt_shape4(q->d[0], o->heads, q->d[1], k->d[1]);
     const int key_heads = o->key_heads ? o->key_heads : o->heads;
     if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] || o->heads < 1 ||
         key_heads < 1 || o->heads % key_heads || q->d[2] % o->heads ||
@@ -11482,10 +11462,15 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "(B,T,heads D), k %S and v %S (B,S,key_heads D)",
                           o->heads, key_heads, q, k, v);
     const int has_mask = gckpti_has_mask(call);
-    if (call->inputs == 4 && !has_mask && (lengths->n != 1 || lengths->d[0] != q->d[0]))
+    for (int i = 1; has_mask && i <= last->n; i++)
+        if (i > 4 || (last->d[last->n - i] != 1 && last->d[last->n - i] != scores.d[4 - i]))
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "attention: the mask %S must broadcast to the scores (B,heads,T,S) = "
+                              "%S: each of its last axes has that size or 1",
+                              last, &scores);
+    if (call->inputs == 4 && !has_mask && (last->n != 1 || last->d[0] != q->d[0]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: lengths %S must be (B), one for each row of q %S", lengths,
-                          q);
+                          "attention: lengths %S must be (B), one for each row of q %S", last, q);
     if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: causal needs a key for each of q's %I queries, but k has %I; "
@@ -11494,7 +11479,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->shape = *q;
     call->saved_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     gckpti_attention_set_workspace(call, o->key_heads && o->key_heads < o->heads);
-    return has_mask ? gckpti_mask_fits(call) : GCKPT_OK;
+    return GCKPT_OK;
 }
 
 static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
@@ -11514,10 +11499,11 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     const float cap = o->extras ? o->cap : 0.0f; /* no copy of *o: firmware has small stacks */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_attn h;
-    h.call = call, h.visible = gckpti_visible_keys(call), h.mixed = gckpti_is_mixed(call);
+    h.call = call, h.visible = gckpti_visible_keys(call);
     h.t = t, h.s = s, h.c = c, h.d = d, h.heads = o->heads, h.kv_c = kv_c, h.group = group;
     h.blocks = (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE;
-    h.d_vec = gckpti_ceil_to(d, h.mixed ? 16 : 32), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
+    h.d_vec = gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
+    h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
@@ -11573,9 +11559,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     if (!gckpti_attn_set_row(&h, i / h.heads))
         return;
     for (int64_t end = i + h.group; backward && i < end; i++)
-        h.kernels->backward(&h, i / h.heads, i % h.heads, scratch);
+        h.kernels->backward(&h, i, scratch);
     if (!backward)
-        h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
+        h.kernels->forward(&h, i, block * GCKPTI_KEY_TILE, scratch);
 }
 
 /* Runs the kernels for all heads. Zeroes results that no query writes, unless they accumulate. */
@@ -11641,15 +11627,13 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t first, float *scratch,
-                                             const gckpti_attn_mask *mask)
+GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head, int64_t first,
+                                             float *scratch, const gckpti_attn_mask *mask)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     const gckpti_destination to = gckpti_out_of(call);
     float p[GCKPTI_KEY_TILE];
-    head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
@@ -11683,13 +11667,13 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t row, 
     }
 }
 
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
                                     float *scratch)
 {
-    gckpti_attention_queries(h, row, head, first, scratch, NULL);
+    gckpti_attention_queries(h, head, first, scratch, NULL);
 }
 
-GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int64_t head,
+GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
                                          const gckpti_attn_mask *mask)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
@@ -11697,7 +11681,6 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int6
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -11731,11 +11714,10 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t row, int6
         }
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     (void)scratch;
-    gckpti_attention_add(h, row, head, NULL);
+    gckpti_attention_add(h, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)
@@ -11798,18 +11780,17 @@ GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
  * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
  * several heads and rows may share the mask. */
 
-static void gckpti_masked_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                                 float *scratch)
+static void gckpti_masked_output(const gckpti_attn *h, int64_t head, int64_t first, float *scratch)
 {
     const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    gckpti_attention_queries(h, row, head, first, scratch, &mask);
+    gckpti_attention_queries(h, head, first, scratch, &mask);
 }
 
-static void gckpti_masked_gradients(const gckpti_attn *h, int64_t row, int64_t head, float *scratch)
+static void gckpti_masked_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
     (void)scratch;
-    gckpti_attention_add(h, row, head, &mask);
+    gckpti_attention_add(h, head, &mask);
 }
 
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
@@ -13820,14 +13801,6 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
 GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops, gckpti_conv2d_field, 0,
                   GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
-static int gckpti_conv_is_misplaced(const gckpt_window *w)
-{
-    const int first =
-        w->padding[0] | w->output_padding[0] | (w->stride[0] & ~1) | (w->dilation[0] & ~1);
-    return first && !(w->padding[1] | w->output_padding[1] | w->stride[1] | w->dilation[1]);
-}
-
 /* Adds a convolution to the graph. axes: 2 for images, 1 for signals (images of one line). */
 static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window, int transposed, int axes)
@@ -13852,7 +13825,9 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
         return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
                            transposed ? "_transposed" : "", &x->shape, &w->shape,
                            transposed ? "O/groups,I" : "I/groups,O");
-    if (window && gckpti_conv_is_misplaced(window))
+    const gckpt_window *o = window ? window : &a.window;
+    if ((o->padding[0] | o->output_padding[0] | (o->stride[0] & ~1) | (o->dilation[0] & ~1)) &&
+        !(o->padding[1] | o->output_padding[1] | o->stride[1] | o->dilation[1]))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "conv1d%s: a signal's window is set at index [1]: .padding = { 0, 1 }",
                            transposed ? "_transposed" : "");
@@ -14015,7 +13990,7 @@ static void gckpti_cells_product(const gckpti_sequence *s, gckpti_product *t, in
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
     for (int64_t end = column + t->n, at; s->fast && column < end; column += t->n) {
         at = column % GCKPTI_PANEL, t->n = gckpti_min(end - column, GCKPTI_PANEL - at);
-        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+        const gckpti_c_block all = { 0, t->m, 0, t->n, 0 };
         t->b.f32 = s->panels + (column - at) * s->terms + term * GCKPTI_PANEL + at;
         t->b.stride = 1, t->b.k_stride = GCKPTI_PANEL;
         gckpti_kernels_of(s->call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
@@ -14419,26 +14394,9 @@ typedef struct gckpti_prefetch {
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
 
-static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
-                                                 int64_t rows, int64_t width)
-{
-    const void *halves = x->halves, *base = halves ? halves : x->f32;
-    const int size = halves ? 2 : 4;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-    if (gckpti_has_compressed(x)) {
-        const gckpti_compressed *u = x->compressed;
-        f.x = (const char *)gckpti_compressed_at(u, at);
-        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
-        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
-        return f;
-    }
-    f.x += size * at;
-    return f;
-}
-
 static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 {
-    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+    for (int64_t n = f && f->rows > 0 ? f->pace : 0; n > 0; n--) {
         __builtin_prefetch(f->x + f->at, 0, 2);
         f->at += 64;
         if (f->at >= f->width) {
@@ -14459,7 +14417,6 @@ typedef struct {
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
@@ -14489,7 +14446,6 @@ typedef struct {
     int edge, from_zero;
     int64_t diagonal;
     const gckpti_attn *attn;
-    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 #endif
 
@@ -14579,7 +14535,7 @@ static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
     float stack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED, *scratch = (float *)s->t->workspace;
-    gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks), i };
+    gckpti_c_block block = { 0, 0, 0, 0, i / (s->row_blocks * s->col_blocks) };
     block.i0 = i / s->col_blocks % s->row_blocks * s->rows, block.j0 = i % s->col_blocks * s->cols;
     block.i1 = block.i0 + gckpti_min(s->t->m - block.i0, s->rows);
     block.j1 = block.j0 + gckpti_min(s->t->n - block.j0, s->cols);
@@ -14802,7 +14758,6 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
             t.c_rows = t.c ? all->c_rows - r : 0;
-            t.prefetch = t.prefetch && t.prefetch->rows > 0 ? t.prefetch : &s->next_prefetch;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n,
                                   s->start ? s->start + r * t.bf16_row + j : NULL);
         }
@@ -14844,46 +14799,31 @@ static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckp
                                            const gckpti_c_block *block)
 {
     const gckpti_product *t = s->base.t;
+    const gckpti_mixed_tile *tile = &w->packed.tile;
     const gckpti_operand *b = &t->b;
+    const int across = b->stride == 1;
+    const int64_t row = across ? b->k_stride : b->stride;
+    const void *halves = b->halves, *base = halves ? halves : b->f32;
     int64_t p = w->p, j = w->j + s->panel;
     if (j >= block->j1 && w->end < t->k)
         p = w->end, j = block->j0;
     else if (j >= block->j1)
         p = 0, j = block->j0 + s->base.call->threads * s->base.cols;
-    int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
-    int64_t n = gckpti_min(t->n - j, s->panel);
-    int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK);
-    return b->stride == 1 ? gckpti_prefetch_of(b, at, b->k_stride, n > 0 ? terms : 0, n)
-                          : gckpti_prefetch_of(b, at, b->stride, n, terms);
-}
-
-/* Returns the part of a to pack next (next terms, next item), empty if it is the present part. */
-static gckpti_prefetch gckpti_mixed_next_a(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                           int64_t item)
-{
-    const gckpti_products *base = &s->base;
-    const gckpti_operand *a = &base->t->a;
-    const int last = w->end == base->t->k;
-    int64_t next = last ? item + base->call->threads : item, p = last ? 0 : w->end;
-    int64_t i = next / base->col_blocks % base->row_blocks * base->rows;
-    int64_t at = w->matrix * a->batch_stride + i * a->stride + p * a->k_stride;
-    int other =
-        !s->in_place && next < base->col_blocks * base->row_blocks && (i != w->i || p != w->p);
-    int64_t terms = other ? gckpti_min(base->t->k - p, s->blocks * GCKPTI_K_BLOCK) : 0;
-    int64_t rows = gckpti_min(base->t->m - i, base->rows);
-    return a->k_stride == 1 ? gckpti_prefetch_of(a, at, a->stride, other ? rows : 0, terms)
-                            : gckpti_prefetch_of(a, at, a->k_stride, terms, rows);
-}
-
-/* Returns the end of the terms of a pass, which takes s->blocks blocks from term p on. */
-static int64_t gckpti_mixed_k_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
-{
-    const gckpti_product *t = s->base.t;
-    for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last = gckpti_block_terms(t, p);
-        p += tile->last;
+    const int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
+    const int64_t n = gckpti_min(t->n - j, s->panel), size = halves ? 2 : 4;
+    const int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK),
+                  width = across ? n : terms;
+    gckpti_prefetch f = { (const char *)base, row * size, across ? terms : n, width * size, 0, 0 };
+    f.rows = n > 0 ? f.rows : 0;
+    if (gckpti_has_compressed(b)) {
+        f.x = (const char *)gckpti_compressed_at(b->compressed, at);
+        f.row = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, row);
+        f.width = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, width);
+    } else {
+        f.x += size * at;
     }
-    return p;
+    f.pace = 1 + f.rows * (f.width / 64) / (tile->blocks * (1 + tile->m / 4));
+    return f;
 }
 
 static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
@@ -14905,26 +14845,26 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_pack_lanes of_a = { t,       &t->a, w.matrix * t->a.batch_stride + w.i * t->a.stride,
-                                   tile->m, w.p,   0 };
-        w.end = gckpti_mixed_k_end(s, w.p, tile);
-        of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
+        tile->blocks = 0, w.end = w.p, w.packed.min_exponent = 0;
+        for (; tile->blocks < s->blocks && w.end < t->k; tile->blocks++, w.end += tile->last)
+            tile->last = gckpti_block_terms(t, w.end);
+        const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;
+        const gckpti_pack_lanes of_a = { s->kernels, t, &t->a, at_a, tile->m, w.p, tile->blocks };
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.halves + of_a.at + w.p, tile->a_row = t->a.stride,
+            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
-        w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
-            gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
-                                       0, w.p,   tile->blocks };
-            of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            const int64_t at_b = w.matrix * t->b.batch_stride + w.j * t->b.stride;
+            w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
+            const gckpti_pack_lanes of_b = { s->kernels, t,   &t->b,       at_b,
+                                             w.packed.n, w.p, tile->blocks };
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
             s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
             gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
-            fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
             tile->prefetch = &fetch;
             gckpti_mixed_set_c(s, &w);
             gckpti_mixed_multiply(&w.packed);
@@ -14933,17 +14873,15 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
-/* Chooses rows and columns of an item, and blocks per pass, that fit into `floats` of scratch. */
+/* Reduces an item to rows and columns that, with some blocks per pass, fit into `floats`. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
-    const int64_t period =
-        t->k_period && !gckpti_is_chain(t) ? gckpti_min(t->k_period, t->k) : t->k;
-    const int64_t each = (period + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
-    int64_t fit;
-    const int64_t all = period ? (t->k + period - 1) / period * each + (t->k_offset > 0) : 0;
-    s->base.rows = gckpti_min(gckpti_ceil_to(t->m, GCKPTI_STRIP), rows);
-    s->base.cols = gckpti_min(gckpti_ceil_to(t->n, s->panel), cols);
+    int64_t fit, all = 0; /* blocks that fit; blocks of all terms */
+    for (int64_t p = 0; p < t->k; p += gckpti_block_terms(t, p))
+        all++;
+    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), rows);
+    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
@@ -14958,7 +14896,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* A large c is 4 items per thread. Each item packs its b, so it has more rows if a is in place. */
+/* Splits c as f32 products do. Each item packs its b, so it has more rows if a is in place. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
@@ -14969,24 +14907,14 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
                  !t->k_period && t->m >= s.kernels->tiles[0].row_step;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
+    gckpti_products_split(&s.base);
     if (s.base.floats)
         gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
                          t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.base.floats);
     else
         gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_STACK_FLOATS);
-    int64_t items = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
-    for (;;) {
-        s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
-        s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
-        if (t->batch * s.base.row_blocks * s.base.col_blocks >= items)
-            break;
-        if (s.base.cols > s.panel && (s.in_place || s.base.cols > s.base.rows))
-            s.base.cols = gckpti_ceil_to(s.base.cols / 2, s.panel);
-        else if (s.base.rows > 64)
-            s.base.rows = gckpti_ceil_to(s.base.rows / 2, GCKPTI_STRIP);
-        else
-            break;
-    }
+    s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
+    s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
     gckpti_run_products(&s.base);
 }
 
@@ -15086,10 +15014,10 @@ static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_bloc
                                 float *scratch, int64_t floats)
 {
     gckpti_conv_gemm w = *(const gckpti_conv_gemm *)(const void *)base->t;
-    w.from += block->matrix * w.from_next, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
-    w.t.c += block->matrix * w.c_next;
+    w.from += block->matrix * w.t.a.batch_stride, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
+    w.t.c += block->matrix * w.t.n;
     if (w.t.initial)
-        w.t.initial += block->matrix * w.c_next;
+        w.t.initial += block->matrix * w.t.n;
     gckpti_kernels_of(base->call)->images->conv_block(&w, block, scratch, floats);
 }
 
@@ -15109,9 +15037,9 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     w.tap_len = group, w.line_taps = x->taps + !x->taps;
     if (w.tap == group)
         w.tap_len *= w.line_taps, w.line_taps = 1;
-    w.from_next = group, t->b.batch_stride = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->a.batch_stride = group, t->b.batch_stride = z->group_o, t->n = up ? z->group_c : z->group_o;
     t->m = z->rows * s->r[0].results * x->results, t->k = s->r[0].taps * x->taps * group;
-    t->n = w.c_next, t->a.k_stride = 1, t->batch = z->window.groups;
+    t->a.k_stride = 1, t->batch = z->window.groups;
     if (s->kind == GCKPTI_CONV_DW) {
         const int64_t windows = t->m;
         t->m = t->k, t->k = windows, t->a.stride = 1, t->a.k_stride = GCKPTI_GATHER_ROWS;
@@ -16639,15 +16567,6 @@ GCKPTI_COLD_END
 
 /* >>dist/rows */
 /* ---- which rows of a batch a virtual rank has ---- */
-/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
-GCKPTI_FN int gckpti_tree_depth(int vranks)
-{
-    int n = 0;
-    while (vranks >> n > 1)
-        n++;
-    return n;
-}
-
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
     const int64_t batch = p->mode == GCKPT_INFERENCE ? rows : p->batch, n = p->virtual_ranks;
@@ -16921,21 +16840,16 @@ GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
     p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | strips);
 }
 
-/* Returns how many of t's first inputs its kernel takes as bf16; if any, also the output. */
-static int gckpti_bf16_inputs(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const int rounding = p->rounding[t->id];
-    if (gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_IN_STRIPS ||
-        (!p->desc->backend && gckpti_has_builtin_flag(t->op, GCKPTI_TAKES_ALL_BF16)))
-        return GCKPT_MAX_INPUTS;
-    return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
-}
-
 /* Places the fp32 copies of op t, in the order of gckpti_f32_copies. Returns their bytes. */
 GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                      size_t *copy)
 {
-    const int takes = gckpti_bf16_inputs(p, t);
+    const int rounding = p->rounding[t->id];
+    const int takes_all =
+        gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_IN_STRIPS ||
+        (!p->desc->backend && gckpti_has_builtin_flag(t->op, GCKPTI_TAKES_ALL_BF16));
+    /* inputs from the first one on that the kernel takes as bf16; if any, also the output */
+    const int takes = takes_all ? GCKPT_MAX_INPUTS : t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
     const unsigned reads = backward ? gckpti_backward_needs(p, t) : ~0u;
     size_t bytes = 0, *out = copy + 2 * t->inputs;
     memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);
@@ -19187,13 +19101,14 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
 {
     const gckpt_result result = gckpti_check_vranks(p->g, p->desc);
     const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    const int local = vranks / gckpti_ranks_of(p->g->store); /* of each rank */
     const int64_t rows = p->g->rows, batch = p->desc->batch > 0 ? p->desc->batch : rows;
     p->dist = NULL;
     if (result != GCKPT_OK || vranks <= 1)
         return result;
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
-    if (p->dist)
-        p->dist->tree_depth = gckpti_tree_depth(vranks / gckpti_ranks_of(p->g->store));
+    while (p->dist && local >> p->dist->tree_depth > 1)
+        p->dist->tree_depth++;
     p->accumulates = (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
     return GCKPT_OK;
 }
@@ -20643,7 +20558,6 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #ifndef GCKPT_NO_SEARCH
 #ifdef GCKPT_NO_OFFLOAD
 /* Without slower memory no copy is possible, and there is one strategy. */
-#define gckpti_round_trip_cost(s, bytes) 0
 #define gckpti_copy_cost(s, node, bytes) UINT64_MAX
 #define gckpti_restore_cost(s, u, x)     0
 #define gckpti_begin_strategy(p, n)      ((void)(n))
@@ -21314,7 +21228,7 @@ GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const u
 /* ---- what the search knows of slower memory: the price of a copy, strategies, and schedules whose
  * copies overlap computation ---- */
 /* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
-GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
+static uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
     return gckpti_scaled_cost(s->p->copy_cost,
                               2 * gckpti_transfer_cost(s->p->desc->offload.cost, bytes));
@@ -24882,16 +24796,14 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
                                           gckpti_exec_node *kernels)
 {
     const gckpt_backend *b = e->desc.backend;
-    gckpt_kernel forward = NULL, backward = NULL;
     if (!b)
         return;
-    if (gckpti_runs_fast(node)) {
-        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
-        forward = b->find(b->context, node->op, GCKPT_FORWARD);
-        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
-    }
+    gckpt_kernel (*find)(void *, const gckpt_op *, gckpt_kind) =
+        gckpti_runs_fast(node)                ? b->find_fast
+        : gckpti_debug(e) & GCKPT_DEBUG_PLAIN ? NULL
+                                              : b->find;
+    const gckpt_kernel forward = find ? find(b->context, node->op, GCKPT_FORWARD) : NULL;
+    const gckpt_kernel backward = find ? find(b->context, node->op, GCKPT_BACKWARD) : NULL;
     if (forward || b->own_memory)
         kernels->forward = forward;
     if (backward || b->own_memory)
@@ -25354,8 +25266,6 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
 }
 
-/* >>devices/state */
-
 /* Runs an update whose state is on the host, part by part, and returns 1; else returns 0. */
 GCKPTI_FN int gckpti_update_in_parts(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpt_call *call, const gckpt_update_pass *pass)
@@ -25663,11 +25573,12 @@ static void gckpti_all_reduce_totals(gckpt_exec *e)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const uint64_t queue = (uint64_t)e->group->comm.uses_queue;
-    const uint64_t skips = e->desc.skip_nonfinite != 0,
-                   checks = gckpti_debug(e) & GCKPT_DEBUG_FINITE;
-    const uint64_t batch = (uint64_t)p->batch, precision = (uint64_t)p->precision;
-    const uint64_t settings[] = { batch, precision, (uint64_t)p->optimiser, skips, checks, queue };
+    const uint64_t settings[] = { (uint64_t)p->batch,
+                                  (uint64_t)p->precision,
+                                  (uint64_t)p->optimiser,
+                                  e->desc.skip_nonfinite != 0,
+                                  gckpti_debug(e) & GCKPT_DEBUG_FINITE,
+                                  (uint64_t)e->group->comm.uses_queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -25729,29 +25640,24 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-/* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
-static int gckpti_lockstep_count(const gckpt_exec *e)
-{
-    int64_t most = 1;
-    int vrank = e->group->vrank;
-    for (; vrank < e->plan->virtual_ranks; vrank += gckpti_local_vranks(e->plan)) {
-        const int64_t n = gckpti_vrank_micro_batches(e->plan, e->step.rows, vrank);
-        most = n > most ? n : most;
-    }
-    return (int)most;
-}
-
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
 /* Feeds the next lockstep micro-batch of the current virtual rank. */
 GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
 {
+    const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    if (group) {
+    if (group)
         group->vrank_end =
-            gckpti_vrank_begin(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
-        group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
+            gckpti_vrank_begin(p, e->step.rows, group->first_vrank + group->vrank + 1);
+    if (group && !group->micro_left) { /* as many as the rank with most has, at least one */
+        int64_t most = 1;
+        for (int v = group->vrank; v < p->virtual_ranks; v += gckpti_local_vranks(p)) {
+            const int64_t n = gckpti_vrank_micro_batches(p, e->step.rows, v);
+            most = n > most ? n : most;
+        }
+        group->micro_left = (int)most;
     }
     if (!group || !gckpti_is_padding(e))
         gckpti_feed_rows(e);
@@ -25985,9 +25891,9 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node
     return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
-/* Returns the first position at which a call can resume: windowed caches overwrite old rows.
- * Readers other than attention resume where the last call began, or later. */
-static int64_t gckpti_first_resumable(const gckpt_exec *e)
+/* Checks that a call can resume at a position: windowed caches overwrite old rows. Readers other
+ * than attention resume where the last call began, or later. */
+static gckpt_result gckpti_check_resumable(gckpt_exec *e, const char *what, int64_t position)
 {
     const gckpt_plan *p = e->plan;
     const int64_t written = e->caches.owner->caches.max_written;
@@ -26005,7 +25911,12 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
         const int64_t first = attends ? written - rows + o->window - 1 : begun;
         from = first > from ? first : from;
     }
-    return from;
+    if (position == 0 || position >= from)
+        return GCKPT_OK;
+    return gckpti_error(e, GCKPT_E_ARG,
+                        "%s: cannot continue at position %I. Calls reached %I; with the windows "
+                        "used, calls can resume from %I on, or from 0",
+                        what, position, written, from);
 }
 
 /* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
@@ -26067,12 +25978,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             "forward: this adds %I positions to the %I that the caches hold; there "
                             "is room for %I in all (gckpt_rewind makes room)",
                             e->caches.new_positions, position, e->caches.capacity);
-    if (position > 0 && position < gckpti_first_resumable(e))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: cannot continue at position %I. Calls reached %I; with the "
-                            "windows used, calls can resume from %I on, or from 0",
-                            position, caches->max_written, gckpti_first_resumable(e));
-    return GCKPT_OK;
+    return gckpti_check_resumable(e, "forward", position);
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
@@ -26088,11 +25994,8 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position < 0 || position > caches->position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: position %I; it must be from 0 to %I",
                             position, caches->position);
-    if (position > 0 && position < gckpti_first_resumable(exec))
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "rewind: cannot go to position %I. Calls reached %I; with the "
-                            "windows used, calls can resume from %I on (or 0)",
-                            position, caches->max_written, gckpti_first_resumable(exec));
+    if (gckpti_check_resumable(exec, "rewind", position) != GCKPT_OK)
+        return GCKPT_E_ARG;
     caches->position = position;
     if (position == 0)
         caches->max_written = 0;
@@ -26293,14 +26196,6 @@ static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
     return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
-/* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
-static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                         const uint16_t *from, float *x, int64_t n)
-{
-    const gckpt_conversion widening = { kind, x, from, NULL, n };
-    GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
-}
-
 /* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
 static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, float *x, uint16_t *to,
                               int64_t n)
@@ -26313,10 +26208,10 @@ static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, float *x
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
 {
-    float *copy = gckpti_arena_f32(e, offset);
-    if (copy && read)
-        gckpti_widen(e, c, GCKPT_WIDEN, narrow, copy, n);
-    return copy;
+    const gckpt_conversion widening = { GCKPT_WIDEN, gckpti_arena_f32(e, offset), narrow, NULL, n };
+    if (widening.x && read)
+        GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
+    return widening.x;
 }
 
 /* Sets the operands of a call that the plan stores as bf16: as bf16, if the op's kernel takes them
@@ -26382,8 +26277,9 @@ GCKPTI_FN int gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *i
     const size_t to = adds ? o->in[i].total : o->in[i].gradient;
     uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
     float *x = c->in[i].grad;
+    const gckpt_conversion addition = { GCKPT_WIDEN_ADD, x, narrow, NULL, n };
     if (adds && narrow) {
-        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+        GCKPTI_OF(gckpti_backend(e), convert)(c, &addition);
     } else if (adds) {
         GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
         x = gckpti_arena_f32(e, to);
@@ -30831,13 +30727,17 @@ GCKPTI_ALWAYS FLOATS V(int4_zero)(const unsigned char *b)
     return V(set1)(524288 + (float)b[GCKPTI_INT4_ZERO] / 16);
 }
 
-/* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
+/* Converts byte k of each word, a signed n, to n 2^V(byte_shift) (with AVX2, where a shuffle
+ * makes it the highest byte); if need be by (2^23 + 128 + n) - (2^23 + 128). */
+enum { V(byte_shift) = GCKPTI_ISA == 2 ? 24 : 0 };
 GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 {
 #if GCKPTI_ISA == 3
     return _mm512_cvtepi32_ps(_mm512_srai_epi32((__m512i)(word << (24 - 8 * k)), 24));
 #elif GCKPTI_ISA == 2
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32((__m256i)(word << (24 - 8 * k)), 24));
+    const INTS first = { 0, 4, 8, 12, 0, 4, 8, 12 }; /* byte of each word */
+    const __m256i highest = (__m256i)((first + k) << 24 | 0x808080);
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8((__m256i)word, highest));
 #else
     return V(floats)((word >> (8 * k) & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 #endif
@@ -30969,20 +30869,47 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, uns
     }
 }
 
-/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves.
+/* Words of a block's 32 terms that are read at once: with AVX-512 as many as stay in registers, in
+ * loops that are unrolled; with fewer registers loops are as fast, and half the code. */
+enum { V(words) = GCKPTI_ISA == 3 ? 4 : 8 };
+#if GCKPTI_ISA == 3
+#define GCKPTI_UNROLL_WORDS GCKPTI_UNROLL
+#else
+#define GCKPTI_UNROLL_WORDS
+#endif
+
+/* Sets `word` to words first to first + V(words) - 1 of W blocks, which are `row` bytes apart: of
+ * I8, 4 values each; of I4, two: words 0 to 3 have them in their low halves, words 4 to 7 are these
+ * shifted, of which the first ones are in `word` if first is not 0. */
+GCKPTI_ALWAYS void V(block_rows)(int storage, const unsigned char *b, int64_t row, int first,
+                                 FLOATS *word)
+{
+    const int int8 = storage == GCKPT_STORAGE_I8, more = V(words) > 4;
+    if (int8 || first == 0)
+        V(transpose4)(b + 2 + 4 * first, row, word);
+    if (int8 && more)
+        V(transpose4)(b + 18, row, word + 4);
+    GCKPTI_UNROLL
+    for (int q = 0; q < 4; q++)
+        if (!int8 && (more || first))
+            word[V(words) - 4 + q] = V(floats)(V(bits)(word[q]) >> 4);
+}
+
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of words, or their low halves.
  * head: the scale and the zero point (I4) of each vector. */
-GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *head,
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const FLOATS *words, const FLOATS *head,
                                   const float *x, FLOATS *sum)
 {
     GCKPTI_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
+            const INTS word = V(bits)(words[V(words) * i]);
             FLOATS y;
             if (storage == GCKPT_STORAGE_I8)
-                y = V(word_byte)(word[4 * i], k);
+                y = V(word_byte)(word, k);
             else
-                y = V(int4)(word[4 * i], 8 * k, head[2 * i + 1]);
+                y = V(int4)(word, 8 * k, head[2 * i + 1]);
             sum[i] = V(fma)(V(set1)(x[k]), y * head[2 * i], sum[i]);
         }
     }
@@ -30993,46 +30920,40 @@ GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, co
  * halves of its bytes, the others the high halves. */
 GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * gemv)
 {
-    const int int8 = storage == GCKPT_STORAGE_I8, ahead = int8 ? 2 : 3; /* blocks per cache line */
+    const int int8 = storage == GCKPT_STORAGE_I8;
     const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
-    const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS sum[64 / W], head[2 * (64 / W)], r[4];
-    INTS word[4 * (64 / W)];
+    const unsigned char *b = (const unsigned char *)t.b, *next = (const unsigned char *)t.next;
+    FLOATS sum[64 / W], head[2 * (64 / W)], word[V(words) * (64 / W)];
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
     for (int64_t p = 0; p < t.k; p++, b += bytes) {
         const float *x = t.a + GCKPTI_QUANT_BLOCK * p;
-        const char *lines = (const char *)t.next + p / ahead * (ahead * bytes);
-        for (int64_t i = p % ahead; i < vectors * W; i += ahead)
-            __builtin_prefetch(lines + i * t.row, 0, 2);
-        GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++)
-            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row);
-        GCKPTI_UNROLL
-        for (int i = 0; i < vectors && !int8; i++)
-            head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
-        for (int half = 0; half < 2; half++) {
-            GCKPTI_UNROLL
-            for (int i = 0; i < vectors; i++) {
-                if (int8 || !half)
-                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, r);
-                GCKPTI_UNROLL
-                for (int q = 0; q < 4; q++)
-                    word[4 * i + q] = int8 || !half ? V(bits)(r[q]) : word[4 * i + q] >> 4;
-            }
-#if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
-            GCKPTI_UNROLL
-#endif
-            for (int q = 0; q < 4; q++)
-                V(block_terms)(storage, vectors, word + q, head, x + 16 * half + 4 * q, sum);
+        GCKPTI_UNROLL_WORDS
+        for (int i = 0; i < vectors; i++, next += W * bytes) {
+            head[2 * i] = V(block_scales)(b + W * i * t.row, t.row) *
+                          V(set1)(int8 ? 1.0f / (1 << V(byte_shift)) : 1.0f);
+            if (!int8)
+                head[2 * i + 1] = V(block_zeros)(b + W * i * t.row, t.row);
+            for (int j = 0; j < W * bytes; j += 64) /* the next rows: no gaps */
+                __builtin_prefetch(next + j, 0, 2);
+        }
+        for (int first = 0; first < 8; first += V(words)) {
+            GCKPTI_UNROLL_WORDS
+            for (int i = 0; i < vectors; i++)
+                V(block_rows)(storage, b + W * i * t.row, t.row, first, word + V(words) * i);
+            GCKPTI_UNROLL_WORDS
+            for (int q = 0; q < V(words); q++)
+                V(block_terms)(storage, vectors, word + q, head, x + 4 * (first + q), sum);
         }
     }
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         V(store)(t.c + W * i, sum[i]);
 }
+
+#undef GCKPTI_UNROLL_WORDS
 
 /* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b;
  * prefetches the next 8 terms. */
@@ -31117,14 +31038,10 @@ static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, 
             V(dequantise_row)(GCKPT_STORAGE_F16, b, n, x);
         else if (!regular || k % W)
             gckpti_decompress(u, at + (x - start) / width * row, n, x);
-        else if (done == 8 && storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 8, apart, width);
-        else if (done == 8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 8, apart, width);
         else if (storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 1, 0, 0);
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, (int)done, apart, width);
         else
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 1, 0, 0);
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, (int)done, apart, width);
     }
 }
 
@@ -31155,42 +31072,6 @@ static GCKPTI_TARGET void V(pack_compressed)(const gckpti_product *t, int64_t p,
         }
 }
 
-#if GCKPTI_ISA == 2
-/* V(gemv_dot_blocks) of I8: a byte becomes the highest of a word, which is exactly * 2^24. */
-GCKPTI_ALWAYS void V(gemv_dot_int8)(V(gemv) t)
-{
-    const unsigned char *b = (const unsigned char *)t.b, *next = (const unsigned char *)t.next;
-    const INTS words = { 0, 4, 8, 12, 0, 4, 8, 12 }; /* the first byte of each */
-    FLOATS sum[4], scale[4], word[4][GCKPTI_QUANT_BLOCK / 4];
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++)
-        sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
-    for (int64_t p = 0; p < t.k; p++, b += GCKPTI_INT8_BYTES) {
-        for (int i = 0; i < 4; i++, next += W * GCKPTI_INT8_BYTES) {
-            scale[i] = V(block_scales)(b + W * i * t.row, t.row) * V(set1)(1.0f / 16777216.0f);
-            V(transpose4)(b + W * i * t.row + 2, t.row, word[i]);
-            V(transpose4)(b + W * i * t.row + 18, t.row, word[i] + 4);
-            for (int j = 0; j < W * GCKPTI_INT8_BYTES; j += 64) /* the next rows: no gaps */
-                __builtin_prefetch(next + j, 0, 2);
-        }
-        for (int q = 0; q < GCKPTI_QUANT_BLOCK / 4; q++, t.a += 4) {
-            GCKPTI_UNROLL
-            for (unsigned k = 0; k < 4; k++) { /* top: byte k of each word, and zeros below */
-                const __m256i top = (__m256i)((words + k) << 24 | 0x808080);
-                GCKPTI_UNROLL
-                for (int i = 0; i < 4; i++) {
-                    const __m256i byte = _mm256_shuffle_epi8((__m256i)word[i][q], top);
-                    sum[i] = V(fma)(V(set1)(t.a[k]), _mm256_cvtepi32_ps(byte) * scale[i], sum[i]);
-                }
-            }
-        }
-    }
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++)
-        V(store)(t.c + W * i, sum[i]);
-}
-#endif
-
 /* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time (blocks: 64 with AVX-512), if
  * their terms are whole words or blocks; else they are dequantised to the stack. */
 static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t j0,
@@ -31217,11 +31098,7 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
             if (u->storage == GCKPT_STORAGE_I4)
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I4, MOST / W, &t);
             else
-#if GCKPTI_ISA == 2
-                V(gemv_dot_int8)(t);
-#else
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I8, MOST / W, &t);
-#endif
             t.from = t.c;
         }
         if (t.n == COLS && direct && !blocks) {
@@ -31592,14 +31469,6 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack. */
-typedef struct {
-    const gckpti_operand *x;
-    int64_t at;
-    int as_a;
-} V(subblock);
-typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
-
 /* Returns W elements of x, from `at` on, as bf16 in the upper halves of words. */
 GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 {
@@ -31607,7 +31476,7 @@ GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 }
 
 /* Stores 16 rows of `row` words, transposed if necessary: lanes of a, or pairs of terms of b. */
-static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64_t row)
+static GCKPTI_TARGET void V(mixed_put)(const gckpti_pack_block *s, uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
     const int across = x.stride == 1, transposed = s->as_a == across,
@@ -31639,32 +31508,30 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
         }
 }
 
-/* Packs a block of fewer lanes or terms: pads a with -0, b with +0, then calls `put`. */
-static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t lanes, int64_t terms,
-                                               uint32_t *d, int64_t row, V(put_subblock) * put)
+/* Sets `words` and x to a block of fewer lanes or terms; pads a with -0, b with +0. */
+static GCKPTI_TARGET void V(pad_block)(const gckpti_pack_block *s, int64_t lanes, int64_t terms,
+                                       uint16_t *words, gckpti_operand *x)
 {
     const int across = s->x->stride == 1;
     const int64_t lines = across ? terms : lanes, each = across ? lanes : terms;
     const int64_t line_terms = across ? 16 : GCKPTI_K_BLOCK;
-    uint16_t words[16 * GCKPTI_K_BLOCK];
-    gckpti_operand x = *s->x;
-    const V(subblock) padded = { &x, 0, s->as_a };
+    *x = *s->x;
     for (int i = 0; i < 16 * GCKPTI_K_BLOCK; i++)
         words[i] = s->as_a ? 0x8000 : 0;
     for (int64_t i = 0, at = s->at; i < lines && each > 0;
-         i++, at += across ? x.k_stride : x.stride)
-        if (x.halves)
-            memcpy(words + i * line_terms, x.halves + at, (size_t)each * sizeof *words);
+         i++, at += across ? s->x->k_stride : s->x->stride)
+        if (x->halves)
+            memcpy(words + i * line_terms, x->halves + at, (size_t)each * sizeof *words);
         else
-            V(narrow)(x.f32 + at, words + i * line_terms, each);
-    x.halves = words, x.stride = across ? 1 : line_terms, x.k_stride = across ? line_terms : 1;
-    put(&padded, d, row);
+            V(narrow)(x->f32 + at, words + i * line_terms, each);
+    x->halves = words, x->stride = across ? 1 : line_terms, x->k_stride = across ? line_terms : 1;
 }
 
 /* Packs the blocks of s, 16 lanes at a time: a to rows of `row` words, b to panels `row` wide. */
-static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
-                                           int64_t row, V(put_subblock) * put)
+static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                        int64_t row)
 {
+    uint16_t words[16 * GCKPTI_K_BLOCK];
     float buffer[GCKPTI_PANEL * GCKPTI_PANEL]; /* of decompressed values */
     const int across = s->x->stride == 1;
     int64_t p = s->p, terms;
@@ -31679,21 +31546,16 @@ static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a,
             *line = GCKPTI_PANEL, x.f32 = buffer, at = 0;
         }
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const V(subblock) part = { &x, at + i * x.stride, as_a };
-            uint32_t *to = as_a ? d + i * row : d + i;
-            if (s->n - i >= 16 && terms == GCKPTI_K_BLOCK)
-                put(&part, to, row);
-            else
-                V(mixed_put_partial)(&part, gckpti_min(s->n - i, 16), terms, to, row, put);
+            gckpti_operand padded;
+            gckpti_pack_block part = { &x, at + i * x.stride, as_a };
+            if (s->n - i < 16 || terms < GCKPTI_K_BLOCK) {
+                V(pad_block)(&part, gckpti_min(s->n - i, 16), terms, words, &padded);
+                part.x = &padded, part.at = 0;
+            }
+            s->kernels->put(&part, as_a ? d + i * row : d + i, row);
         }
         d += as_a ? GCKPTI_K_BLOCK / 2 : GCKPTI_K_BLOCK / 2 * row;
     }
-}
-
-static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
-                                        int64_t row)
-{
-    V(mixed_pack_by)(s, as_a, d, row, V(mixed_put));
 }
 #endif
 
@@ -31789,16 +31651,6 @@ GCKPTI_ALWAYS FLOATS V(group_term)(const float *x, int64_t t, INTS first, int ki
     return kind ? V(permute)(V(load_n)(x, n), first + (uint32_t)t) : V(load_n)(x, n);
 }
 
-static GCKPTI_TARGET INTS V(first_lanes)(int64_t g)
-{
-    uint32_t first[W];
-    INTS lanes;
-    for (int i = 0; i < W; i++)
-        first[i] = (uint32_t)(i / g * g);
-    memcpy(&lanes, first, sizeof lanes);
-    return lanes;
-}
-
 /* Computes channels from c on of a tile's results, in chains that continue from tile->start, or
  * (dw) adds its windows' terms to dw. edge: nonzero if there can be less than two vectors (`left`
  * channels) or, for dw, less windows. */
@@ -31880,7 +31732,11 @@ GCKPTI_KERNEL void V(conv_grouped)(void *grouped, int64_t item, int64_t worker)
     const int dw = s->kind == GCKPTI_CONV_DW;
     const int64_t g = s->z->group_c, taps = s->r[0].taps * s->r[1].taps, part = item / u->blocks;
     const int64_t end = dw ? gckpti_min(taps, (part + 1) * u->taps) : taps;
-    const INTS first = V(first_lanes)(g);
+    uint32_t lanes[W];
+    INTS first; /* lane of each group */
+    for (int i = 0; i < W; i++)
+        lanes[i] = (uint32_t)(i / g * g);
+    memcpy(&first, lanes, sizeof first);
     const float zeros[GCKPTI_GROUPED_CHANNELS] = { 0.0f };
     float unused[GCKPTI_GROUPED_CHANNELS];
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
@@ -32048,14 +31904,6 @@ static const gckpti_image_kernels V(image_kernels) = {
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
  * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
  * products use V(tiles): terms of all rows of a tile, and row by row those of some rows. */
-/* Prefetches `rows` rows of a head's keys to L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows)
-{
-    for (; rows > 0; rows--, x += h->kv_c)
-        for (int64_t j = 0; j < h->d; j += 16)
-            __builtin_prefetch(x + j, 0, 2);
-}
-
 /* The terms first..end-1 of some rows of c; all rows add those from `full` to `full_end`, row i of
  * the others only `span` terms from i + low on. */
 typedef struct {
@@ -32122,8 +31970,6 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
         const V(attn_part) t = V(attn_range)(s, i, rows, k);
         if (t.first >= t.end && !s->from_zero)
             continue;
-        if (s->prefetch)
-            V(prefetch_rows)(s->attn, s->prefetch + i * s->attn->kv_c, rows);
         if (t.first < t.full) {
             V(attn_corner)(&t, u, rows, n, t.first, t.full);
             u.from = to;
@@ -32151,15 +31997,12 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
         V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
 }
 
-/* >>attention/query */
 /* Computes query i of a head by itself, as of a text that is generated token by token: its scores
  * are a row, not a column. */
-static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t i)
+static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t head, int64_t i)
 {
     const gckpt_call *call = h->call;
-    int64_t at = (row * h->t + i) * h->c + head * h->d;
-    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    int64_t at = gckpti_attn_at_q(h, head) + i * h->c, keys = gckpti_attn_at_k(h, head);
     const float *q = call->in[0].data + at, scale = gckpti_attn_post_scale(h);
     float p[GCKPTI_QK_TILE] = { 0.0f }, max = 0.0f, sum = 0.0f;
     float *out = call->out ? call->out + at : NULL, *saved = (float *)call->saved;
@@ -32181,7 +32024,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
         for (int64_t e = 0; h->mask.x && e < n; e++)
-            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], row * h->heads + head, i, j + e);
+            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], head, i, j + e);
         for (int64_t e = 0; e < from; e++)
             p[e] = -GCKPTI_INFINITY;
         float factor = V(online)(p, p, n, j == first, &max, &sum);
@@ -32195,7 +32038,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
     if (out)
         V(divide)(out, sum, h->d);
     if (saved)
-        saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
+        saved[head * h->t + i] = max + V(log_scalar)(sum);
 }
 #endif
 
@@ -32216,14 +32059,14 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
  * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
- * caller's values of W columns. */
+ * caller's values of W columns; at first max is -inf and sum 0. */
 GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
-                                      float scale, int first, float *max, float *sum, float *factor)
+                                      float scale, float *max, float *sum, float *factor)
 {
     const int64_t first_row = diagonal + 1 - window; /* first row that column 0 sees */
-
     const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
-    FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
+    const FLOATS before = V(load)(max);
+    FLOATS top = lowest, other = lowest, shift, e[16], correction;
     if (diagonal + W <= 0 || first_row >= gckpti_min(n, diagonal + W)) { /* no visible row */
         V(store)(factor, V(set1)(1.0f));
         for (int64_t j = 0; j < n; j++)
@@ -32242,14 +32085,9 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
         else
             top = V(vmax)(s, top);
     }
-    top = V(fma)(V(vmax)(top, other), times, zero);
-    if (!first) {
-        other = V(load)(max);
-        top = V(vmax)(top, other);
-    }
+    top = V(vmax)(V(fma)(V(vmax)(top, other), times, zero), before);
     shift = V(if_less)(lowest, top, top, zero);
-    if (!first)
-        correction = V(exp_below)(other - shift);
+    correction = V(exp_below)(before - shift);
     /* e[l] is lanes l and l + 16 of the 32 lanes of a column's sum; lane l has rows l and l + 32 */
     for (int l = 0; l < 16; l += 2) {
         FLOATS s[8];
@@ -32270,10 +32108,8 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
             e[l] = e[l] + e[l + half];
-    if (!first)
-        e[0] = V(fma)(V(load)(sum), correction, e[0]);
     V(store)(max, top);
-    V(store)(sum, e[0]);
+    V(store)(sum, V(fma)(V(load)(sum), correction, e[0]));
     V(store)(factor, correction);
 }
 
@@ -32296,12 +32132,21 @@ static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64
             V(store)(to + i, across ? V(load_n)(x + i, m - i) : V(set1)(*x));
 }
 
+/* The online softmax of a tile's queries: running maximum and sum, factor of the output so far. */
+typedef struct {
+    float max[GCKPTI_QK_TILE], sum[GCKPTI_QK_TILE], factor[GCKPTI_QK_TILE];
+} V(queries);
+
+static GCKPTI_TARGET void V(queries_init)(V(queries) * s)
+{
+    for (int64_t i = 0; i < GCKPTI_QK_TILE; i++)
+        s->max[i] = -GCKPTI_INFINITY, s->sum[i] = 0.0f;
+}
+
 /* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
- * exponentials; first: it is the first tile of the queries. A tile of the mask, if there is one,
- * follows p. */
+ * exponentials. A tile of the mask, if there is one, follows p. */
 static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
-                                          int64_t diagonal, int first, float *max, float *sum,
-                                          float *factor)
+                                          int64_t diagonal, V(queries) * s)
 {
     if (h->cap > 0.0f)
         V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
@@ -32310,78 +32155,63 @@ static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_
         V(store)(p + i, V(fma)(V(load)(p + i), V(set1)(scale), V(zero)()) + V(load)(mask + i));
     for (int64_t i = 0; i < m; i += W)
         V(online_columns)
-    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, first, max + i, sum + i,
-     factor + i);
+    (p + i, n, diagonal + i, h->window, h->mask.x ? 1.0f : scale, s->max + i, s->sum + i,
+     s->factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
-static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
-                                      int64_t first, int64_t m, float *max, float *sum)
+static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t head, int64_t first, int64_t m,
+                                      V(queries) * s)
 {
     float *saved = (float *)h->call->saved;
     for (int64_t r = 0; r < m; r++)
-        gckpti_softmax_end(&max[r], &sum[r]);
+        gckpti_softmax_end(&s->max[r], &s->sum[r]);
     if (!saved)
         return;
-    saved += (row * h->heads + head) * h->t + first;
+    saved += head * h->t + first;
     for (int64_t i = 0; i < m; i += W)
-        V(store_n)(saved + i, V(load)(max + i) + V(log_noinline)(V(load)(sum + i)), m - i);
-}
-
-/* Sets max and sum for queries that may see no key in their first tile. */
-static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float *sum)
-{
-    for (int64_t i = 0; h->window < h->s && i < GCKPTI_QK_TILE; i++)
-        max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
+        V(store_n)(saved + i, V(load)(s->max + i) + V(log_noinline)(V(load)(s->sum + i)), m - i);
 }
 
 /* Computes up to 64 queries of a head, from query `first` on. */
-static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                               int64_t first, float *scratch)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t head, int64_t first,
+                                               float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
-    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
+    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
-    int64_t at = (row * h->t + first) * h->c + head * h->d;
-    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    int64_t at = gckpti_attn_at_q(h, head) + first * h->c, keys = gckpti_attn_at_k(h, head);
     float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
-    float max[TILE], sum[TILE], factor[TILE];
+    V(queries) online;
     float *out = call->out ? call->out + at : NULL;
     for (int64_t r = 0; m <= 3 && r < m; r++) /* too few queries to fill vectors */
-        V(attention_query)(h, row, head, first + r);
+        V(attention_query)(h, head, first + r);
     if (m <= 3)
         return;
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
-    const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
-    V(heads_init)(h, max, sum);
-    V(prefetch_rows)(h, k, gckpti_min(visible - j0, TILE));
+    V(queries_init)(&online);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
     for (int64_t j = j0; j < visible; j += TILE) {
         const int64_t n = gckpti_min(visible - j, TILE), at_j = keys + gckpti_attn_offset(h, j);
-        k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
-        scores.prefetch = out ? call->in[2].data + at_j : NULL;
-        V(attn_gemm)(&scores, n, m, h->d, k, q, p);
-        V(mask_tile)(h, row * h->heads + head, first, j, p + TILE * TILE);
-        V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
+        V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + at_j, q, p);
+        V(mask_tile)(h, head, first, j, p + TILE * TILE);
+        V(heads_online)(h, p, m, n, ahead - j, &online);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
-            V(rescale)(out + r * h->c, factor[r], h->d);
-        values.prefetch = visible - j - TILE >= m
-                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
-                              : NULL;
+            V(rescale)(out + r * h->c, online.factor[r], h->d);
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
-    V(head_end)(h, row, head, first, m, max, sum);
+    V(head_end)(h, head, first, m, &online);
     for (int64_t r = 0; out && r < m; r++)
-        V(divide)(out + r * h->c, sum[r], h->d);
+        V(divide)(out + r * h->c, online.sum[r], h->d);
 }
 
 /* For one key and queries from..m-1: scores s become p = exp(s - lse), and dp become ds = p (dp -
@@ -32413,16 +32243,15 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
 /* Backward of a head: for each tile of 64 queries and each tile of keys that they see, the scores
  * and the gradients of p, both (key,query), then their terms of dv, dq and dk (of shared keys head
  * after head). (More than 60 lines: two loops over the same tiles.) */
-static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                                float *scratch)
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t head, float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
-    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h, NULL };
-    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
+    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h };
+    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
-    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
+    int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + TILE * TILE, *mask = h->mask.x ? ds + TILE * TILE : NULL;
     float lse[TILE] = { 0.0f }, delta[TILE] = { 0.0f };
@@ -32432,8 +32261,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
         int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
         const int64_t j0 = gckpti_attn_first_tile(h, first);
         const float *grad = call->grad_out + at;
-        memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
-               (size_t)m * sizeof *lse);
+        memcpy(lse, (const float *)call->saved + head * h->t + first, (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, TILE);
         V(gather)(h, grad, c, m, g);
         if (dk)
@@ -32444,16 +32272,13 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = j0; j < visible; j += TILE) {
             int64_t n = gckpti_min(h->visible.keys - j, TILE), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * TILE; /* the next tile is full as well */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
-            scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
-            scores.prefetch = dv ? dv + key : NULL;
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
                 V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
-            V(mask_tile)(h, row * h->heads + head, first, j, mask);
+            V(mask_tile)(h, head, first, j, mask);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
@@ -32464,7 +32289,6 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
              * that sees the key (a key that no query sees yet gets +0) */
             int first_use = head % h->group == 0 && (first == 0 || j >= ahead);
             dkv_tile.from_zero = first_use && !call->in[2].accumulate;
-            dkv_tile.prefetch = dk ? dk + key : NULL;
             if (dv)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, p, g, dv + key);
             dq_tile.from_zero = j == j0 && !call->in[0].accumulate;
@@ -32473,7 +32297,6 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
-            dkv_tile.prefetch = full_next ? call->in[1].data + key + TILE * kc : NULL;
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }
@@ -32486,7 +32309,7 @@ static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, i
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    const gckpti_attn_gemm rows = { h->c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, TILE, h, NULL };
+    const gckpti_attn_gemm rows = { h->c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, TILE, h };
     const int64_t m = gckpti_min(h->t - i0, TILE), n = gckpti_min(h->s - j0, TILE), d = h->d;
     const int64_t at = gckpti_attn_at_q(h, head) + i0 * h->c, along = h->mask.step[3];
     const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
@@ -32532,7 +32355,8 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
     gckpti_product t;
     memset(&t, 0, sizeof t);
     t.k = k;
-    const gckpti_pack_lanes s = { &t, x, 0, lanes, 0, (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK };
+    const int64_t blocks = (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
+    const gckpti_pack_lanes s = { kernels, &t, x, 0, lanes, 0, blocks };
     void *to = a ? (void *)a : (void *)b;
     kernels->pack(&s, a != NULL, (uint32_t *)to,
                   a ? gckpti_ceil_to(k, GCKPTI_K_BLOCK) / 2 : gckpti_ceil_to(lanes, 16));
@@ -32639,8 +32463,8 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
 
 /* ---- forward ---- */
 /* V(attention_forward) of bf16 plans: p, first scores, then exponentials, is (key,query). */
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                           int64_t first, float *scratch)
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t head, int64_t first,
+                                           float *scratch)
 {
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
@@ -32648,18 +32472,18 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     const gckpti_destination to = gckpti_out_of(call);
     const int64_t c = h->c, kc = h->kv_c, d = h->d, width = h->d_vec;
     const int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
-    const int64_t at = (row * h->t + first) * c + head * d;
-    const int64_t keys = row * h->s * kc + head / h->group * d;
+    const int64_t at = gckpti_attn_at_q(h, head) + first * c, keys = gckpti_attn_at_k(h, head);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + m);
     const int64_t j0 = gckpti_attn_first_tile(h, first);
     const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
-    float max[TILE], sum[TILE], factor[TILE], *p = scratch, *out = p + TILE * TILE;
+    float *p = scratch, *out = p + TILE * TILE;
+    V(queries) online;
     uint16_t packed[TILE * TILE] GCKPTI_ALIGNED;
     void *rest = out + TILE * width;
     uint32_t *q = (uint32_t *)rest, *b = q + TILE / 2 * h->d_block;
     if (j0 >= visible) /* these see no key: zeros */
         return;
-    V(heads_init)(h, max, sum);
+    V(queries_init)(&online);
     memset(out, 0, (size_t)(TILE * width) * sizeof *out);
     gckpti_mixed_configure(kernels, 1);
     V(head_pack)(kernels, &x, m, d, NULL, q);
@@ -32673,27 +32497,26 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         rest = b;
         V(head_set_a)(h, &scores, &k, j % h->s, n, (uint16_t *)rest);
         V(head_multiply)(&scores, GCKPTI_COLUMNS_FROM, diagonal + 1 < n, diagonal, d);
-        V(heads_online)(h, p, m, n, diagonal, j == j0, max, sum, factor);
+        V(heads_online)(h, p, m, n, diagonal, &online);
         if (!gckpti_is_set(to))
             continue;
         for (int64_t r = 0; j > j0 && r < m; r++)
-            V(rescale)(out + r * width, factor[r], d);
+            V(rescale)(out + r * width, online.factor[r], d);
         values.c_stride = width;
         V(head_pack)(kernels, &v, d, n, NULL, b);
         V(head_add)(h, &values, b, packed, 1, V(head_cut)(h, diagonal, m, n), diagonal);
     }
     gckpti_mixed_configure(kernels, 0);
-    V(head_end)(h, row, head, first, m, max, sum);
+    V(head_end)(h, head, first, m, &online);
     for (int64_t r = 0; gckpti_is_set(to) && r < m; r++, out += width) {
-        const FLOATS divisor = V(set1)(sum[r]);
+        const FLOATS divisor = V(set1)(online.sum[r]);
         for (int64_t e = 0; e < d; e += W)
             V(store)(out + e, (V(load)(out + e) + V(zero)()) / divisor);
         gckpti_store(call, to, at + r * c, d, out);
     }
 }
 
-/* >>bf16/attention_gradients */
-/* ---- attention of bf16 plans, backward ---- */
+/* ---- backward ---- */
 /* p (scores, then exponentials) and ds are (query,key). Packed: k_b, v_b: k and v of the tile
  * (terms: d); kt_b: k (terms: keys); a: q or g; packed: p or ds. */
 typedef struct {
@@ -32704,27 +32527,6 @@ typedef struct {
     uint32_t *k_b, *v_b, *kt_b, *a;
     uint16_t *packed;
 } V(key_block);
-
-static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
-                                             float *scratch)
-{
-    const int64_t all = gckpti_ceil_to(h->t, GCKPTI_QK_TILE),
-                  half = GCKPTI_QK_TILE / 2 * h->d_block;
-    const int64_t key_floats = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_QK_TILE) * h->d_vec;
-    gckpti_attn_tile *t = &s->tile;
-    t->h = h, t->head = head, t->size = GCKPTI_QK_TILE, t->row = h->d_vec;
-    s->kernels = gckpti_kernels_of(h->call)->mixed;
-    s->lse = (const float *)h->call->saved + head * h->t;
-    s->p = scratch, s->ds = s->p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    t->grad[1] = s->ds + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
-    t->grad[2] = t->grad[1] + key_floats, t->grad[0] = t->grad[2] + key_floats;
-    s->delta = t->grad[0] + all * h->d_vec;
-    t->rows = s->delta - 2 * h->d_vec; /* of dq, which is not read yet */
-    void *rest = s->delta + all;
-    s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
-    s->a = s->kt_b + GCKPTI_QK_TILE / 2 * h->d_vec, rest = s->a + half;
-    s->packed = (uint16_t *)rest;
-}
 
 /* Turns the scores s of query r into p = exp(s - lse), and dp into ds = p (dp - delta) scale; p and
  * ds of masked keys are +0. */
@@ -32796,35 +32598,48 @@ static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
 }
 
 /* V(attention_backward) of bf16 plans. */
-static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, int64_t head,
-                                            float *scratch)
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t head, float *scratch)
 {
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_arg *in = h->call->in;
     const int needs_ds =
         gckpti_is_set(gckpti_arg_gradient(&in[0])) || gckpti_is_set(gckpti_arg_gradient(&in[1]));
-    const int64_t at_q = row * h->t * h->c + head * h->d;
+    const int64_t at_q = gckpti_attn_at_q(h, head), queries = gckpti_ceil_to(h->t, TILE);
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, TILE) * h->d_vec;
+    const int64_t half = TILE / 2 * h->d_block;
     V(key_block) s;
-    V(key_block_begin)(&s, h, row * h->heads + head, scratch);
+    gckpti_attn_tile *t = &s.tile;
+    t->h = h, t->head = head, t->size = TILE, t->row = h->d_vec;
+    s.kernels = gckpti_kernels_of(h->call)->mixed;
+    s.lse = (const float *)h->call->saved + head * h->t;
+    s.p = scratch, s.ds = s.p + TILE * TILE, t->grad[1] = s.ds + TILE * TILE;
+    t->grad[2] = t->grad[1] + keys, t->grad[0] = t->grad[2] + keys;
+    s.delta = t->grad[0] + queries * h->d_vec;
+    t->rows = s.delta - 2 * h->d_vec; /* of dq, which is not read yet */
+    void *rest = s.delta + queries;
+    s.k_b = (uint32_t *)rest, s.v_b = s.k_b + half, s.kt_b = s.v_b + half;
+    s.a = s.kt_b + TILE / 2 * h->d_vec, rest = s.a + half;
+    s.packed = (uint16_t *)rest;
     for (int64_t i = 0; needs_ds && i < h->t; i++)
-        s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, s.tile.rows);
+        s.delta[i] = gckpti_attn_delta(h, at_q + i * h->c, t->rows);
     gckpti_mixed_configure(s.kernels, 1);
-    gckpti_attn_tiles(&s.tile, V(pack_keys), V(add_tile));
+    gckpti_attn_tiles(t, V(pack_keys), V(add_tile));
     gckpti_mixed_configure(s.kernels, 0);
 }
 #endif
 
 /* >>bf16/table */
 #ifndef GCKPT_NO_BF16
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-    gckpti_mixed_fast,
-    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
-    NULL,
-    2,
-    V(mixed_pack),
-    V(widen),
-    V(narrow)
-};
+static const gckpti_mixed_kernels V(mixed_kernels) = { gckpti_mixed_fast,
+                                                       { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS,
+                                                           V(mixed_tile) },
+                                                         { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
+                                                       NULL,
+                                                       2,
+                                                       V(mixed_pack),
+                                                       V(mixed_put),
+                                                       V(widen),
+                                                       V(narrow) };
 #endif
 
 /* >>attention/table */
@@ -32949,7 +32764,7 @@ GCKPTI_INLINED_AMX __m512i gckpti_quarters_amx(const gckpti_operand *x, int64_t 
 
 /* Stores 16 words of 16 lanes, transposed, to rows of `row` words. Loading by quarters needs 48
  * shuffles for adjacent lanes, 64 for adjacent terms; a transposition by rows needs 80. */
-GCKPTI_INLINED_AMX void gckpti_transpose_amx(const V(subblock) * s, int across, int narrow,
+GCKPTI_INLINED_AMX void gckpti_transpose_amx(const gckpti_pack_block *s, int across, int narrow,
                                              uint32_t *d, int64_t row)
 {
     const gckpti_operand x = *s->x;
@@ -32979,7 +32794,7 @@ GCKPTI_INLINED_AMX void gckpti_transpose_amx(const V(subblock) * s, int across, 
 }
 
 /* V(mixed_put); across (lanes are adjacent) and narrow are constants. */
-GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int narrow,
+GCKPTI_INLINED_AMX void gckpti_put_as_amx(const gckpti_pack_block *s, int across, int narrow,
                                           uint32_t *d, int64_t row)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -32998,19 +32813,13 @@ GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int
     }
 }
 
-static GCKPTI_TARGET_AMX void gckpti_put_amx(const V(subblock) * s, uint32_t *d, int64_t row)
+static GCKPTI_TARGET_AMX void gckpti_put_amx(const gckpti_pack_block *s, uint32_t *d, int64_t row)
 {
     const int across = s->x->stride == 1, narrow = s->x->halves != NULL;
     if (narrow)
         across ? gckpti_put_as_amx(s, 1, 1, d, row) : gckpti_put_as_amx(s, 0, 1, d, row);
     else
         across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
-}
-
-static GCKPTI_TARGET void gckpti_pack_amx(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
-                                          int64_t row)
-{
-    V(mixed_pack_by)(s, as_a, d, row, gckpti_put_amx);
 }
 
 /* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
@@ -33056,7 +32865,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    t->prefetch->pace = 8;
+    if (t->prefetch)
+        t->prefetch->pace = 8;
     for (int64_t n = t->blocks; n > 0;
          n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
@@ -33090,7 +32900,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     { { 32, 32, 16, gckpti_mixed_tile_amx }, { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     gckpti_mixed_configure_amx,
     64,
-    gckpti_pack_amx,
+    V(mixed_pack),
+    gckpti_put_amx,
     V(widen),
     gckpti_narrow_amx
 };
