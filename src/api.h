@@ -968,7 +968,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, and all losses must count the same targets. */
+ * the graph's rows, and no loss but the first may count targets (regularisers do not). */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);

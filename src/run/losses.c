@@ -42,8 +42,6 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
         (void)gckpti_read_losses(e); /* an error is returned again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_loss_count(e));
-    if (gckpti_is_streaming(e)) /* streamed losses have equal counts */
-        return weight;
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
@@ -54,7 +52,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
-    for (size_t i = 1; i < p->term_count && !gckpti_is_streaming(e); i++)
+    for (size_t i = 1; i < p->term_count; i++)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
