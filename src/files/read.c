@@ -111,35 +111,26 @@ static int gckpti_load_data(gckpti_loader *load)
 }
 
 /* ---- the result: everything or nothing ---- */
-/* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
-static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
-                                gckpti_param *q)
-{
-    const gckpt_store *s = load->store;
-    gckpti_pull(s, q);
-    gckpti_mark_changed(q, GCKPTI_HOST);
-    q->uninitialised = 0;
-    q->assigned = 1;
-    if (load->desc->values_only)
-        return;
-    for (int k = values->states; k < gckpti_state_slots(q); k++)
-        memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int known = values->states && load->resumes;
-    q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
-    q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
-}
-
-/* Applies the file's data to the store; cannot fail. */
+/* Applies the file's data to the store; cannot fail. State that the file lacks becomes zero. The
+ * entries are in the order of their data, which ends with the updates. */
 static void gckpti_commit(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    gckpti_sort_entries(load, s);
     for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
         if (e->param == SIZE_MAX)
             continue;
         gckpti_param *q = &s->params[e->param];
-        if (e->slot < 0)
-            gckpti_commit_param(load, e, q);
+        if (e->slot < 0) {
+            gckpti_mark_changed(q, GCKPTI_HOST);
+            q->uninitialised = 0;
+            q->assigned = 1;
+        }
+        if (e->slot < 0 && !load->desc->values_only) {
+            for (int k = e->states; k < gckpti_state_slots(q); k++)
+                memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
+            q->optimiser = (unsigned char)(e->states ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
+            q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
+        }
         if (e->spare_bytes)
             memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
                    e->spare_bytes);

@@ -201,7 +201,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, 0, init)) {
+        if (!gckpti_param_new(s, name, &shape, init)) {
             gckpti_fail(graph, GCKPT_E_MEMORY,
                         "param \"%s\": the store has no memory for %I floats", name,
                         gckpti_elements(&shape));

@@ -118,14 +118,14 @@ GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name);
 /* Removes the newest parameters until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
-/* Adds a parameter; unless it is external, `init` will initialise its values. Returns NULL without
- * memory for the entry, or if values, four states and arena are too large to be addressed. */
+/* Adds a parameter whose values `init` will initialise. Returns NULL without memory for the entry,
+ * or if values, four states and arena are too large to be addressed. */
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
+                                         gckpt_init init);
 
-/* Makes q use values that others own. Without `writable` q is always frozen. */
-GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 int writable);
+/* Makes a new parameter use values that others own. Without `writable` q is always frozen. */
+GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                 const void *values, int writable);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
