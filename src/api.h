@@ -930,9 +930,9 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). Where the system
- * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
- * constant) and may be freed. Returns NULL after an error, which the store then has. */
+ * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). The plan is
+ * copied (except a C constant) and may be freed. Returns NULL after an error, which the store then
+ * has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */

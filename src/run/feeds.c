@@ -10,8 +10,8 @@ GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_n
 }
 
 /* Checks that the op accepts all indices of i32 input i of a node, in the `rows` rows fed. */
-static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
-                                         int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                            int i, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
@@ -36,7 +36,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
 }
 
 /* Assigns each feed to its input; every input that is read must have one. */
-static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
+GCKPTI_FN gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
 {
     const gckpt_plan *p = e->plan;
     if (count < 0 || (count > 0 && !feeds))
@@ -63,23 +63,6 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
             return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
                                 p->names + p->nodes[e->feeds.inputs[i].node].name);
     return GCKPT_OK;
-}
-
-/* Takes the feeds for the next rows of the step, and checks their indices. */
-GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                         int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    gckpt_result result = gckpti_match_feeds(e, feeds, count);
-    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node =
-            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (result == GCKPT_OK)
-                result = gckpti_check_indices(e, node, ins->id, i, rows);
-    }
-    return result;
 }
 
 /* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */

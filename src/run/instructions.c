@@ -72,19 +72,6 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         arg->compensation = arg->grad + n;
 }
 
-/* Adds the gradient of input i to the total, if it is separate. */
-static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpt_call *c, int i)
-{
-    float *total = gckpti_arena_f32(e, o->in[i].total);
-    const int64_t n = gckpti_elements(&c->in[i].shape);
-    (void)ins;
-    if (gckpti_end_mixed_gradient(e, ins, o, c, i))
-        return;
-    if (total)
-        GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
-}
-
 /* Adds up the accumulators of the output's gradient, and sets the gradients of a backward. */
 static void gckpti_begin_backward(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c)
@@ -143,8 +130,14 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
         gckpti_set_loss(e, ins, &c);
     c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, &c);
-    for (int i = 0; i < node->inputs && backward; i++)
-        gckpti_end_input_grad(e, ins, &o, &c, i);
+    for (int i = 0; i < node->inputs && backward; i++) {
+        float *total = gckpti_arena_f32(e, o.in[i].total); /* NULL if the gradient is in place */
+        if (gckpti_end_mixed_gradient(e, ins, &o, &c, i))
+            continue;
+        if (total)
+            GCKPTI_OF(gckpti_backend(e), add)
+        (&c, total, c.in[i].grad, gckpti_elements(&c.in[i].shape));
+    }
     gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }
