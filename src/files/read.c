@@ -39,27 +39,18 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads a tensor, or the part of it that the store has, to its destination: at once or, to another
- * storage, by parts of rows. Without a destination compares it with values that cannot change. */
-static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
+/* Reads values to another storage, by parts of rows; of an array, elements first..first+count-1.
+ * Without a destination compares them with values that cannot change. */
+static int gckpti_convert_tensor(gckpti_loader *load, const gckpti_file_entry *e, int64_t first,
+                                 int64_t count)
 {
     gckpti_param to = load->store->params[e->param];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     const gckpti_storage_kind *kept = gckpti_kind_of((int)to.p.storage);
     const int64_t elements = gckpti_elements(&e->shape);
     const int64_t row = kind->block + kept->block > 2 ? gckpti_last(&e->shape) : elements;
-    const int same = e->slot >= 0 || kind == kept;
     float x[GCKPTI_CHUNK];
-    int64_t first;
-    const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    int fits = same || e->dest;
-    if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)elements);
-    if (same && e->dest)
-        return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
-               gckpti_load_elements(load, e->dest,
-                                    gckpti_storage_bytes(e->type, row, count) / kind->bytes,
-                                    kind->bytes);
+    int fits = kind == kept || e->dest;
     if (GCKPTI_HAS_COMPRESSED && e->dest)
         gckpti_set_stored(&to, e->dest);
     for (int64_t at = 0, n; at < elements && fits; at += n) {
@@ -87,6 +78,21 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
                    : gckpti_refuse(load, GCKPT_E_DATA, e,
                                    "is external and not writable, and the file has other values; "
                                    "bind it as writable, or leave it out");
+}
+
+/* Reads a tensor, or the part of it that the store has, to its destination. */
+static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
+{
+    const gckpti_param *q = &load->store->params[e->param];
+    const int size = gckpti_kind_of(e->type)->bytes;
+    int64_t first, count = gckpti_part_of(load->store, q, e->slot, &first);
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
+    if (!(e->dest && (e->slot >= 0 || e->type == (int)q->p.storage)))
+        return gckpti_convert_tensor(load, e, first, count);
+    count = gckpti_storage_bytes(e->type, gckpti_last(&e->shape), count) / size;
+    return gckpti_load_bytes(load, NULL, (size_t)(first * size)) &&
+           gckpti_load_elements(load, e->dest, count, size);
 }
 
 /* Reads all data, in the order of the file. */

@@ -97,7 +97,7 @@ static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
         c->loss_scale = gckpti_loss_scale(e, term);
         if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
             c->loss_sum = &e->losses.totals[term].sum;
-    } else if (term >= 0 && ins->first && !repeated) {
+    } else if (ins->first && !repeated) {
         c->loss_sum = &e->losses.totals[term].sum;
         c->loss_count = &e->losses.totals[term].count;
     }
@@ -121,7 +121,7 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpti_set_ins_call(e, ins, &o, &c);
     if (backward)
         gckpti_begin_backward(e, ins, &o, &c);
-    else if (gckpti_is_variable(node->op)) /* all other nodes only read `data` */
+    if (gckpti_is_variable(node->op)) /* it has no backward; all other nodes only read `data` */
         c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
     if (p->compressed)
         GCKPTI_IF_COMPRESSED(gckpti_set_compressed(e, node, ins->kind, &c, &param));

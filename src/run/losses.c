@@ -2,13 +2,13 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Returns the loss term whose loss is node `id`, or -1. */
+/* Returns the loss term whose loss is node `id`; a plan runs no other losses. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
-    for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
-    return -1;
+    int i = 0;
+    while (p->terms[i].id != id)
+        i++;
+    return i;
 }
 
 /* Waits for the backend and copies counts and sums of the losses to the host. */

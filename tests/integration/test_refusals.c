@@ -1379,9 +1379,7 @@ static void binding(void)
         else if (isa == GCKPT_ISA_COUNT)
             ERROR_IS(s, E_A, "exec: desc.isa is 7; allowed is 0 to 6");
         else
-            ERROR_IS(s, E_A, "exec: this processor or build has no ");
-        if (!e && isa < GCKPT_ISA_COUNT)
-            ERROR_IS(s, E_A, isa_name((gckpt_isa)isa));
+            ERROR_IS(s, E_A, "exec: this processor or build has no kernels of gckpt_isa ");
         gckpt_exec_free(e);
     }
     CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* one of the instruction sets was refused above */
