@@ -150,12 +150,13 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         in[i]->base->f32_uses++;
     }
     t->mixes_rows = !t->batch_invariant && gckpti_mixes_rows(op, in, n, &call, g->rows);
-    if (gckpti_has_running(op) && t->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "%s: %T depends on no input: there is nothing to measure", op->name,
-                           in[0]);
-    if (gckpti_has_running(op))
+    if (gckpti_has_running(op)) {
+        if (t->batch_invariant)
+            return gckpti_fail(g, GCKPT_E_ARG,
+                               "%s: %T depends on no input: there is nothing to measure", op->name,
+                               in[0]);
         t->mixes_rows = GCKPTI_MIXES_IN_TRAINING;
+    }
     t->saved_bytes = call.saved_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)

@@ -73,7 +73,7 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node < 0)
             continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
+        size_t row = gckpti_planned_bytes(p, &p->nodes[in->node]) / (size_t)p->rows;
         const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first_row) * row;
         if (in->backend_copy)
             gckpti_to_backend(e, in->backend_copy, rows, row * (size_t)gckpti_micro_rows(e));

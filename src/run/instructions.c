@@ -132,11 +132,11 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpti_run_kernel(e, ins, &c);
     for (int i = 0; i < node->inputs && backward; i++) {
         float *total = gckpti_arena_f32(e, o.in[i].total); /* NULL if the gradient is in place */
+        const int64_t n = gckpti_elements(&c.in[i].shape);
         if (gckpti_end_mixed_gradient(e, ins, &o, &c, i))
             continue;
         if (total)
-            GCKPTI_OF(gckpti_backend(e), add)
-        (&c, total, c.in[i].grad, gckpti_elements(&c.in[i].shape));
+            GCKPTI_OF(gckpti_backend(e), add)(&c, total, c.in[i].grad, n);
     }
     gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;

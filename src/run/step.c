@@ -15,10 +15,11 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             before ? " (all calls of the step together)" : " (desc.batch)");
-    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
     const int64_t rest = gckpti_rows_left(p, rows);
-    if (whole && rest) /* running statistics allow a short last micro-batch */
+    int whole = p->mixer >= 0;
+    if (whole && p->nodes[p->mixer].op && gckpti_has_running(p->nodes[p->mixer].op))
+        whole = streams; /* running statistics allow a short last micro-batch */
+    if (whole && rest)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "

@@ -92,11 +92,9 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * The last one, which older versions wrote, is ignored. */
-static const char *const gckpti_metadata_keys[] = {
-    "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
-};
+/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
+                                                    "seed",   "optimiser", "data_fnv1a" };
 
 enum {
     GCKPTI_KEY_CONTRACT = 1,
@@ -104,7 +102,7 @@ enum {
     GCKPTI_KEY_SEED,
     GCKPTI_KEY_OPTIMISER,
     GCKPTI_KEY_HASH,
-    GCKPTI_METADATA_KEYS = 7
+    GCKPTI_METADATA_KEYS
 };
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
