@@ -47,7 +47,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const char *problem = p ? NULL : "the plan is NULL (see gckpt_error_text of its graph)";
-    if (!problem && gckpti_is_constant_plan(p))
+    if (!problem && !p->block) /* a constant of the program */
         problem = gckpti_plan_problem(p);
     if (!problem && p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
         !d->custom_optimiser)
@@ -113,7 +113,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 name, p->params[i].elements);
         if (gckpti_check_plan_param(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
-        if (!GCKPTI_RANDOM && !gckpti_has_values(&e->store->params[index]) &&
+        if (!GCKPTI_RUNS_TRAINING && !gckpti_has_values(&e->store->params[index]) &&
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
