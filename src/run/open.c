@@ -131,8 +131,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Returns store.memory.used as it will be after the missing values and states are allocated. */
-static size_t gckpti_store_bytes_needed(gckpt_exec *e)
+/* Returns store.memory.used as it would be with the missing values and states (an error's text). */
+GCKPTI_UNUSED static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
@@ -157,7 +157,6 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
-    const size_t needs = gckpti_store_bytes_needed(e);
     size_t states = 0;
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
@@ -177,11 +176,12 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_init_all_values(s);
         return GCKPT_OK;
     }
-    gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
     while (GCKPTI_RUNS_TRAINING && states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
                             e->tables.params[states].slots_before);
     gckpti_values_undo(s);
+    gckpti_hint_block(s, "store", &s->memory,
+                      gckpti_count_block(gckpti_store_bytes_needed(e) + s->memory.name_bytes));
     return result;
 }
 
