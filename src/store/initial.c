@@ -9,8 +9,8 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int6
                                float *out)
 {
     const gckpt_init *init = &q->init;
-    const int random = GCKPTI_WITH_TRAINING && gckpti_is_random(init);
-    const float constant = gckpti_fma(init->uniform, GCKPTI_WITH_TRAINING ? -1.0f : 0.0f,
+    const int random = GCKPTI_RANDOM && gckpti_is_random(init);
+    const float constant = gckpti_fma(init->uniform, GCKPTI_RANDOM ? -1.0f : 0.0f,
                                       gckpti_fma(init->normal, 0, init->constant));
     uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
     key = gckpti_fnv(key, q->p.name, gckpti_strlen(q->p.name));
