@@ -39,10 +39,9 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads values to another storage, by parts of rows; of an array, elements first..first+count-1.
- * Without a destination compares them with values that cannot change. */
-static int gckpti_convert_tensor(gckpti_loader *load, const gckpti_file_entry *e, int64_t first,
-                                 int64_t count)
+/* Reads values to another storage, by parts of rows. Without a destination compares them with
+ * values that cannot change. */
+static int gckpti_convert_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
@@ -64,6 +63,8 @@ static int gckpti_convert_tensor(gckpti_loader *load, const gckpti_file_entry *e
                                gckpti_storage_bytes(e->type, row, at),
                            part, (size_t)bytes);
         if (GCKPTI_HAS_COMPRESSED && e->dest) {
+            int64_t first;
+            const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
             const gckpti_compressed u = { (gckpt_storage)e->type, part, n, n, x };
             const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
             gckpti_decompress(&u, 0, n, x);
@@ -89,7 +90,7 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
     if (e->bytes)
         return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
     if (!(e->dest && (e->slot >= 0 || e->type == (int)q->p.storage)))
-        return gckpti_convert_tensor(load, e, first, count);
+        return gckpti_convert_tensor(load, e);
     count = gckpti_storage_bytes(e->type, gckpti_last(&e->shape), count) / size;
     return gckpti_load_bytes(load, NULL, (size_t)(first * size)) &&
            gckpti_load_elements(load, e->dest, count, size);
