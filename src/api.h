@@ -876,9 +876,9 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). Where the system
- * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
- * constant) and may be freed. Returns NULL after an error, which the store then has. */
+ * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). The plan is
+ * copied (except a C constant) and may be freed. Returns NULL after an error, which the store then
+ * has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */
@@ -914,7 +914,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, and all losses must count the same targets. */
+ * the graph's rows, and no loss but the first may count targets (regularisers do not). */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);

@@ -55,8 +55,7 @@ static inline void gckpti_no_text(const char *text, ...) { (void)text; }
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_no_text(__VA_ARGS__) : (void)0, gckpti_result(object, result))
-#define gckpti_hint_block(object, owner, a, enough)                                                \
-    (0 ? gckpti_no_text(owner, object, a, enough) : (void)0)
+#define gckpti_hint_block(object, owner, a, enough) ((void)0)
 #endif
 GCKPTI_FN gckpt_result gckpti_ok(void *object);
 

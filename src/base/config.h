@@ -46,7 +46,6 @@
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
-#define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* address space too large for fragments */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #define GCKPTI_HUGE_PAGES 1
@@ -58,9 +57,6 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #ifndef GCKPTI_HUGE_PAGES
 #define GCKPTI_HUGE_PAGES 0
-#endif
-#ifndef GCKPTI_HEAP_64BIT
-#define GCKPTI_HEAP_64BIT 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)

@@ -65,9 +65,7 @@ static gckpt_result gckpti_bind_caches(gckpt_exec *e)
               !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, its);
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
-        void *data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
-        if (e->tables.nodes)
-            e->tables.nodes[i].data = data;
+        e->tables.nodes[i].data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,

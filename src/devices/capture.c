@@ -66,9 +66,7 @@ GCKPTI_MODULE(devices)
         e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
             (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
         break;
-    case GCKPTI_ON_BIND:
-        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
-        break;
+    case GCKPTI_ON_BIND: e->devices.can_replay = (unsigned char)gckpti_can_replay(e); break;
     case GCKPTI_ON_BODY: gckpti_replay(e); break;
     case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
     case GCKPTI_ON_RUN_END:

@@ -57,7 +57,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find_param(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORAGE_F32;

@@ -206,11 +206,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = load->count;
     char *key, *value, *found[GCKPTI_METADATA_KEYS + 1] = { NULL }; /* the last: other keys */
-    gckpti_json_space(load);
-    const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
-    load->pos += none ? 4 : 0;
-    for (int n = 0;
-         !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
+    for (int n = 0; (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
         const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
         int i = 0;
         while (i < GCKPTI_METADATA_KEYS && strcmp(key, keys[i]))

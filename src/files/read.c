@@ -39,27 +39,17 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads a tensor, or the part of it that the store has, to its destination: at once or, to another
- * storage, by parts of rows. Without a destination compares it with values that cannot change. */
-static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
+/* Reads values to another storage, by parts of rows. Without a destination compares them with
+ * values that cannot change. */
+static int gckpti_convert_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     const gckpti_storage_kind *kept = gckpti_kind_of((int)to.p.storage);
     const int64_t elements = gckpti_elements(&e->shape);
     const int64_t row = kind->block + kept->block > 2 ? gckpti_last(&e->shape) : elements;
-    const int same = e->slot >= 0 || kind == kept;
     float x[GCKPTI_CHUNK];
-    int64_t first;
-    const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    int fits = same || e->dest;
-    if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)elements);
-    if (same && e->dest)
-        return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
-               gckpti_load_elements(load, e->dest,
-                                    gckpti_storage_bytes(e->type, row, count) / kind->bytes,
-                                    kind->bytes);
+    int fits = kind == kept || e->dest;
     if (GCKPTI_HAS_COMPRESSED && e->dest)
         gckpti_set_stored(&to, e->dest);
     for (int64_t at = 0, n; at < elements && fits; at += n) {
@@ -73,6 +63,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
                                gckpti_storage_bytes(e->type, row, at),
                            part, (size_t)bytes);
         if (GCKPTI_HAS_COMPRESSED && e->dest) {
+            int64_t first;
+            const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
             const gckpti_compressed u = { (gckpt_storage)e->type, part, n, n, x };
             const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
             gckpti_decompress(&u, 0, n, x);
@@ -87,6 +79,21 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
                    : gckpti_refuse(load, GCKPT_E_DATA, e,
                                    "is external and not writable, and the file has other values; "
                                    "bind it as writable, or leave it out");
+}
+
+/* Reads a tensor, or the part of it that the store has, to its destination. */
+static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
+{
+    const gckpti_param *q = &load->store->params[e->param];
+    const int size = gckpti_kind_of(e->type)->bytes;
+    int64_t first, count = gckpti_part_of(load->store, q, e->slot, &first);
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
+    if (!(e->dest && (e->slot >= 0 || e->type == (int)q->p.storage)))
+        return gckpti_convert_tensor(load, e);
+    count = gckpti_storage_bytes(e->type, gckpti_last(&e->shape), count) / size;
+    return gckpti_load_bytes(load, NULL, (size_t)(first * size)) &&
+           gckpti_load_elements(load, e->dest, count, size);
 }
 
 /* Reads all data, in the order of the file. */
@@ -111,35 +118,26 @@ static int gckpti_load_data(gckpti_loader *load)
 }
 
 /* ---- the result: everything or nothing ---- */
-/* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
-static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
-                                gckpti_param *q)
-{
-    const gckpt_store *s = load->store;
-    gckpti_pull(s, q);
-    gckpti_mark_changed(q, GCKPTI_HOST);
-    q->uninitialised = 0;
-    q->assigned = 1;
-    if (load->desc->values_only)
-        return;
-    for (int k = values->states; k < gckpti_state_slots(q); k++)
-        memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int known = values->states && load->resumes;
-    q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
-    q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
-}
-
-/* Applies the file's data to the store; cannot fail. */
+/* Applies the file's data to the store; cannot fail. State that the file lacks becomes zero. The
+ * entries are in the order of their data, which ends with the updates. */
 static void gckpti_commit(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    gckpti_sort_entries(load, s);
     for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
         if (e->param == SIZE_MAX)
             continue;
         gckpti_param *q = &s->params[e->param];
-        if (e->slot < 0)
-            gckpti_commit_param(load, e, q);
+        if (e->slot < 0) {
+            gckpti_mark_changed(q, GCKPTI_HOST);
+            q->uninitialised = 0;
+            q->assigned = 1;
+        }
+        if (e->slot < 0 && !load->desc->values_only) {
+            for (int k = e->states; k < gckpti_state_slots(q); k++)
+                memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
+            q->optimiser = (unsigned char)(e->states ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
+            q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
+        }
         if (e->spare_bytes)
             memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
                    e->spare_bytes);

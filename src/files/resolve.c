@@ -41,7 +41,7 @@ static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, load->desc->rename ? ", also when renamed" : "");
-    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, none))
         return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
     return 1;
@@ -105,8 +105,7 @@ static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e)
     if (e->param < load->old_params || !gckpti_little_endian() ||
         (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes)
         return;
-    gckpti_use_values(q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
-    load->store->elements -= (size_t)q->p.elements;
+    gckpti_use_values(load->store, q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
     e->ignored = 1;
 }
 
@@ -121,6 +120,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     for (e = values; e < end; e++)
         if (!gckpti_check_array(load, values, e, end))
             return 0;
+    gckpti_pull(s, q);
     values->old_states = (signed char)gckpti_state_slots(q);
     if (load->file)
         gckpti_use_mapped(load, values);
@@ -144,22 +144,6 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
         else if (e->slot >= 0 || !q->locked)
             e->spare_bytes = gckpti_array_bytes(s, q, e->slot + 1);
         load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
-    }
-    return 1;
-}
-
-/* Allocates the spare block and divides it. */
-static int gckpti_new_spare(gckpti_loader *load)
-{
-    unsigned char *spare = (unsigned char *)gckpti_new(&load->store->memory, load->spare_bytes, 1);
-    load->spare = spare;
-    if (!spare)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
-                             "no memory for %z bytes of data in addition to the store's",
-                             load->spare_bytes);
-    for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
-        e->dest = e->spare_bytes ? spare : e->dest;
-        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     }
     return 1;
 }
@@ -193,6 +177,14 @@ static int gckpti_resolve(gckpti_loader *load)
                              "desc.partial",
                              load->old_params);
     }
-    return gckpti_new_spare(load);
+    unsigned char *spare = load->spare =
+        (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
+    if (!spare)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data in addition to the store's",
+                             load->spare_bytes);
+    for (e = load->entries; e < end; spare += gckpti_round_up(e++->spare_bytes, GCKPTI_ALIGN))
+        e->dest = e->spare_bytes ? spare : e->dest;
+    return 1;
 }
 #endif

@@ -12,20 +12,15 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* Returns the type that an op needs of input i; GCKPTI_ANY_TYPE also accepts i32 for f32. */
-static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
-{
-    const gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
-    return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
-}
-
 /* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
     static const char *const advice[] = { "floats", "int32_t", "uint8_t" };
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
+        const gckpt_type type = in[i]->type, needed = op->needs[i] & GCKPT_IS_U8   ? GCKPT_U8
+                                                      : op->flags & GCKPT_INDEX(i) ? GCKPT_I32
+                                                                                   : GCKPT_F32;
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
@@ -155,12 +150,13 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         in[i]->base->f32_uses++;
     }
     t->mixes_rows = !t->batch_invariant && gckpti_mixes_rows(op, in, n, &call, g->rows);
-    if (gckpti_has_running(op) && t->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "%s: %T depends on no input: there is nothing to measure", op->name,
-                           in[0]);
-    if (gckpti_has_running(op))
+    if (gckpti_has_running(op)) {
+        if (t->batch_invariant)
+            return gckpti_fail(g, GCKPT_E_ARG,
+                               "%s: %T depends on no input: there is nothing to measure", op->name,
+                               in[0]);
         t->mixes_rows = GCKPTI_MIXES_IN_TRAINING;
+    }
     t->saved_bytes = call.saved_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)

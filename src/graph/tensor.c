@@ -82,29 +82,23 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
     return NULL;
 }
 
-/* Returns zeroed bytes that live as long as the graph, or NULL, with an error, without memory. */
-static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
-{
-    void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
-    return p ? p : gckpti_fail_memory(g, "graph: no memory for %z bytes", size);
-}
-
+/* Returns a copy that lives as long as the graph, or NULL, with an error, without memory. */
 static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
-    void *copy = gckpti_graph_alloc(g, n);
-    return copy ? memcpy(copy, bytes, n) : NULL;
+    void *copy = gckpti_scratch_copy(&g->scratch, bytes, n, 1);
+    return copy ? copy : gckpti_fail_memory(g, "graph: no memory for %z bytes", n);
 }
 
 /* Returns a new tensor of the open segment, or NULL; the caller sets the fields of its kind. */
 static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                        gckpt_type type)
 {
-    if (g->count >= INT32_MAX ||
-        !gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
-        return (gckpt_tensor *)gckpti_fail_memory(g, "graph: no memory for tensor %z", g->count);
-    gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_alloc(g, sizeof *t);
+    gckpt_tensor *t = NULL;
+    if (g->count < INT32_MAX &&
+        gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
+        t = (gckpt_tensor *)gckpti_scratch_alloc(&g->scratch, 1, sizeof *t);
     if (!t)
-        return NULL;
+        return (gckpt_tensor *)gckpti_fail_memory(g, "graph: no memory for tensor %z", g->count);
     t->graph = g;
     t->base = t;
     t->kind = kind;
@@ -201,7 +195,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, 0, init)) {
+        if (!gckpti_param_new(s, name, &shape, init)) {
             gckpti_fail(graph, GCKPT_E_MEMORY,
                         "param \"%s\": the store has no memory for %I floats", name,
                         gckpti_elements(&shape));

@@ -28,15 +28,6 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
     return i;
 }
 
-/* Returns 1 if a file means something else by this key. */
-static int gckpti_is_reserved_note(const char *key)
-{
-    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
-    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
-    return reserved;
-}
-
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
     const size_t n = strlen(key) + 1, m = strlen(value) + 1;
@@ -89,8 +80,10 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!*key || !gckpti_is_utf8(key))
         return gckpti_error(store, GCKPT_E_ARG,
                             *key ? "note: the key is not UTF-8" : "note: the key is empty");
-    const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
-                                                              "choose another"
+    int reserved = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]) != NULL;
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
+    const char *problem = reserved ? "files mean something else by this; choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
     if (problem)

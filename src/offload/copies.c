@@ -131,7 +131,7 @@ GCKPTI_MODULE(offload)
                                 "exec: set both desc.offload and desc.reload, or neither; "
                                 "desc.wait needs them");
         e->device.watched |= e->offload.async && p->host_bytes;
-        if (!e->offload.by_backend || !e->tables.nodes)
+        if (!e->offload.by_backend)
             break;
         e->offload.host =
             (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);

@@ -117,7 +117,6 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
                                                       const void *values)
 {
     const char *problem = NULL;
-    gckpti_param *q = NULL;
     if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))
@@ -128,10 +127,7 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
                             problem);
-    const gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
-    if (q)
-        gckpti_use_values(q, storage, values, 0);
-    return result;
+    return gckpti_add_external(store, name, &shape, storage, values, 0);
 }
 
 GCKPTI_COLD_END

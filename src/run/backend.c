@@ -2,12 +2,6 @@
 
 GCKPTI_COLD_BEGIN
 
-static const char *gckpti_isa_name(gckpt_isa isa)
-{
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
-    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
-}
-
 GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 {
     const void *kernels;
@@ -29,9 +23,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: this processor or build has no %s kernels; "
+                                "exec: this processor or build has no kernels of gckpt_isa %i; "
                                 "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
-                                gckpti_isa_name(requested));
+                                (int)requested);
         const int most = gckpti_widest_isa(p);
         if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
             isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;

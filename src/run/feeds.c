@@ -10,8 +10,8 @@ GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_n
 }
 
 /* Checks that the op accepts all indices of i32 input i of a node, in the `rows` rows fed. */
-static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
-                                         int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                            int i, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
@@ -36,7 +36,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
 }
 
 /* Assigns each feed to its input; every input that is read must have one. */
-static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
+GCKPTI_FN gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
 {
     const gckpt_plan *p = e->plan;
     if (count < 0 || (count > 0 && !feeds))
@@ -65,23 +65,6 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Takes the feeds for the next rows of the step, and checks their indices. */
-GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                         int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    gckpt_result result = gckpti_match_feeds(e, feeds, count);
-    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node =
-            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (result == GCKPT_OK)
-                result = gckpti_check_indices(e, node, ins->id, i, rows);
-    }
-    return result;
-}
-
 /* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
@@ -90,7 +73,7 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node < 0)
             continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
+        size_t row = gckpti_planned_bytes(p, &p->nodes[in->node]) / (size_t)p->rows;
         const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first_row) * row;
         if (in->backend_copy)
             gckpti_to_backend(e, in->backend_copy, rows, row * (size_t)gckpti_micro_rows(e));

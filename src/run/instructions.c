@@ -72,19 +72,6 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         arg->compensation = arg->grad + n;
 }
 
-/* Adds the gradient of input i to the total, if it is separate. */
-static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpt_call *c, int i)
-{
-    float *total = gckpti_arena_f32(e, o->in[i].total);
-    const int64_t n = gckpti_elements(&c->in[i].shape);
-    (void)ins;
-    if (gckpti_end_mixed_gradient(e, ins, o, c, i))
-        return;
-    if (total)
-        GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
-}
-
 /* Adds up the accumulators of the output's gradient, and sets the gradients of a backward. */
 static void gckpti_begin_backward(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c)
@@ -110,7 +97,7 @@ static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
         c->loss_scale = gckpti_loss_scale(e, term);
         if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
             c->loss_sum = &e->losses.totals[term].sum;
-    } else if (term >= 0 && ins->first && !repeated) {
+    } else if (ins->first && !repeated) {
         c->loss_sum = &e->losses.totals[term].sum;
         c->loss_count = &e->losses.totals[term].count;
     }
@@ -134,7 +121,7 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpti_set_ins_call(e, ins, &o, &c);
     if (backward)
         gckpti_begin_backward(e, ins, &o, &c);
-    else if (gckpti_is_variable(node->op)) /* all other nodes only read `data` */
+    if (gckpti_is_variable(node->op)) /* it has no backward; all other nodes only read `data` */
         c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
     if (p->compressed)
         GCKPTI_IF_COMPRESSED(gckpti_set_compressed(e, node, ins->kind, &c, &param));
@@ -143,8 +130,14 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
         gckpti_set_loss(e, ins, &c);
     c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, &c);
-    for (int i = 0; i < node->inputs && backward; i++)
-        gckpti_end_input_grad(e, ins, &o, &c, i);
+    for (int i = 0; i < node->inputs && backward; i++) {
+        float *total = gckpti_arena_f32(e, o.in[i].total); /* NULL if the gradient is in place */
+        const int64_t n = gckpti_elements(&c.in[i].shape);
+        if (gckpti_end_mixed_gradient(e, ins, &o, &c, i))
+            continue;
+        if (total)
+            GCKPTI_OF(gckpti_backend(e), add)(&c, total, c.in[i].grad, n);
+    }
     gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }

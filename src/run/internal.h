@@ -12,7 +12,7 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
  * and AFTER occur only if a module has set device.watched. */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
-    GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
+    GCKPTI_ON_BIND,     /* desc is checked; all memory of the executor is there */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */

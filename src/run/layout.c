@@ -3,15 +3,6 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
-static int gckpti_is_fed(const gckpt_plan *p, size_t id)
-{
-    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++)
-        if (p->ins[x].kind != GCKPT_UPDATE && gckpti_reads_node(p, p->ins[x].id, (int)id))
-            return 1;
-    return 0;
-}
-
 /* Allocates the copy of the plan (a constant of the program is not copied) and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
@@ -47,8 +38,11 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
-        const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
+        const int constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
+        int fed = 0; /* an instruction reads this input */
+        for (size_t x = 0; x < p->length && q->kind == GCKPTI_INPUT && !fed; x++)
+            fed = p->ins[x].kind != GCKPT_UPDATE && gckpti_reads_node(p, p->ins[x].id, (int)i);
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
         if (!e->blocks.host)
             continue;

@@ -2,13 +2,13 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Returns the loss term whose loss is node `id`, or -1. */
+/* Returns the loss term whose loss is node `id`; a plan runs no other losses. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
-    for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
-    return -1;
+    int i = 0;
+    while (p->terms[i].id != id)
+        i++;
+    return i;
 }
 
 /* Waits for the backend and copies counts and sums of the losses to the host. */
@@ -42,8 +42,6 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
         (void)gckpti_read_losses(e); /* an error is returned again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_loss_count(e));
-    if (gckpti_is_streaming(e)) /* streamed losses have equal counts */
-        return weight;
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
@@ -54,7 +52,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
-    for (size_t i = 1; i < p->term_count && !gckpti_is_streaming(e); i++)
+    for (size_t i = 1; i < p->term_count; i++)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];

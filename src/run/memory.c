@@ -21,11 +21,6 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
-GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
-{
-    return gckpti_planned_bytes(p, q) / (size_t)p->rows;
-}
-
 /* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
  * batch-invariant nodes to which instructions before `end` add. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)

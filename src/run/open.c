@@ -47,7 +47,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const char *problem = p ? NULL : "the plan is NULL (see gckpt_error_text of its graph)";
-    if (!problem && gckpti_is_constant_plan(p))
+    if (!problem && !p->block) /* a constant of the program */
         problem = gckpti_plan_problem(p);
     if (!problem && p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
         !d->custom_optimiser)
@@ -122,6 +122,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (!e->tables.params)
             continue;
         e->tables.params[i].index = index;
+        e->tables.params[i].slots_before = gckpti_state_slots(&e->store->params[index]);
         size_t at = i;
         for (; at > 0 && e->tables.params[e->tables.params[at - 1].store_order].index > index; at--)
             e->tables.params[at].store_order = e->tables.params[at - 1].store_order;
@@ -130,8 +131,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Returns store.memory.used as it will be after the missing values and states are allocated. */
-static size_t gckpti_store_bytes_needed(gckpt_exec *e)
+/* Returns store.memory.used as it would be with the missing values and states (an error's text). */
+GCKPTI_UNUSED static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
@@ -142,25 +143,12 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        const int before = gckpti_state_slots(q);
         const size_t bytes = p->params[i].state_bytes;
-        e->tables.params[i].slots_before = before;
-        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < p->params[i].slots; slot++)
+        int slot = e->tables.params[i].slots_before;
+        for (; GCKPTI_RUNS_TRAINING && slot < p->params[i].slots; slot++)
             gckpti_count_alloc(&used, bytes ? bytes : gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
-}
-
-/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
- * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
- * program when it writes to them. */
-static int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
-{
-    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
-        return 1;
-    void *p = gckpti_resize(a, NULL, 0, bytes);
-    gckpti_delete(a, p, bytes, 1);
-    return p != NULL;
 }
 
 /* Allocates the missing values and optimiser states (all or none), then initialises the values. */
@@ -169,14 +157,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
-    const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
     size_t states = 0;
-    if (bytes && !gckpti_has_memory(&s->memory, bytes))
-        result = gckpti_error(s, GCKPT_E_MEMORY,
-                              "exec: no memory for the %z bytes of values and optimiser state that "
-                              "the plan's %z parameters, \"%s\" first, still need",
-                              bytes, p->param_count,
-                              gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
@@ -195,28 +176,25 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_init_all_values(s);
         return GCKPT_OK;
     }
-    gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
     while (GCKPTI_RUNS_TRAINING && states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
                             e->tables.params[states].slots_before);
     gckpti_values_undo(s);
+    gckpti_hint_block(s, "store", &s->memory,
+                      gckpti_count_block(gckpti_store_bytes_needed(e) + s->memory.name_bytes));
     return result;
 }
 
-/* Completes a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
+/* Completes a new executor. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
-    if (gckpti_choose_backend(e) != GCKPT_OK)
+    if (gckpti_choose_backend(e) != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK)
         return 0;
-    for (int tables = 0; tables < 2; tables++) {
-        const gckpt_result memory = tables ? gckpti_alloc_exec(e) : GCKPT_OK;
-        if (memory == GCKPT_E_MEMORY)
-            gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
-        if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
-            gckpti_notify(e, GCKPTI_ON_BIND, NULL) != GCKPT_OK)
-            return 0;
-    }
-    if (gckpti_bind_state(e) != GCKPT_OK)
+    const gckpt_result memory = gckpti_alloc_exec(e);
+    if (memory == GCKPT_E_MEMORY)
+        gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+    if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
+        gckpti_notify(e, GCKPTI_ON_BIND, NULL) != GCKPT_OK || gckpti_bind_state(e) != GCKPT_OK)
         return 0;
     if (GCKPTI_RUNS_BACKENDS)
         gckpti_bind(e->store, &e->device.binding,

@@ -224,9 +224,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 }
 
 /* ---- run/open.c ---- */
-/* Returns 1 if a plan is a constant of the program. */
-static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
-
 /* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p);
 

@@ -15,10 +15,11 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             before ? " (all calls of the step together)" : " (desc.batch)");
-    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
     const int64_t rest = gckpti_rows_left(p, rows);
-    if (whole && rest) /* running statistics allow a short last micro-batch */
+    int whole = p->mixer >= 0;
+    if (whole && p->nodes[p->mixer].op && gckpti_has_running(p->nodes[p->mixer].op))
+        whole = streams; /* running statistics allow a short last micro-batch */
+    if (whole && rest)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
@@ -123,11 +124,21 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     return gckpti_ok(e);
 }
 
-/* Takes the feeds of `rows` more rows, and adds their counts to the expected ones. */
+/* Takes the feeds of `rows` more rows, checks their indices, and adds their counts to the expected
+ * ones. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
-    gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = rows ? gckpti_match_feeds(e, feeds, count) : GCKPT_OK;
+    for (size_t x = 0; x < p->length && rows; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
+        const int checks =
+            ins->kind == GCKPT_FORWARD && ins->first && node->op && node->op->classes;
+        for (int i = 0; i < node->inputs && checks && result == GCKPT_OK; i++)
+            result = gckpti_check_indices(e, node, ins->id, i, rows);
+    }
     if (result == GCKPT_OK && rows)
         result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)

@@ -100,10 +100,10 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Adds a parameter whose values are in the caller's memory, as floats. */
+/* Adds a parameter whose values are in the caller's memory. */
 static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                        const gckpt_shape *shape, const void *values, int writable,
-                                        gckpti_param **added)
+                                        const gckpt_shape *shape, gckpt_storage storage,
+                                        const void *values, int writable)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -119,22 +119,21 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
-    *added = gckpti_param_new(store, name, shape, 1, none);
-    if (!*added) {
+    gckpti_param *q = gckpti_param_new(store, name, shape, none);
+    if (!q) {
         gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
                      name);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(*added, GCKPT_STORAGE_F32, values, writable);
+    gckpti_use_values(store, q, storage, values, writable);
     return gckpti_ok(store);
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable)
 {
-    gckpti_param *q;
-    return gckpti_add_external(store, name, &shape, values, writable, &q);
+    return gckpti_add_external(store, name, &shape, GCKPT_STORAGE_F32, values, writable);
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }

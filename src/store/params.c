@@ -71,12 +71,12 @@ static void gckpti_index_names(gckpt_store *s, int all)
 }
 
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init)
+                                         gckpt_init init)
 {
     gckpti_param q;
     size_t n = (size_t)gckpti_elements(shape), old_capacity = s->capacity;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
+    if (s->count >= INT32_MAX || n > SIZE_MAX / 24 - s->elements)
         return NULL;
     char *copy = gckpti_name_new(&s->memory, name);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
@@ -85,7 +85,6 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     }
     q.p.elements = q.p.count = (int64_t)n;
     q.p.name = copy;
-    q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
@@ -95,13 +94,14 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
     gckpti_index_names(s, old_capacity < s->capacity);
-    s->elements += external ? 0 : n;
+    s->elements += n;
     return &s->params[s->count - 1];
 }
 
-GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 int writable)
+GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                 const void *values, int writable)
 {
+    s->elements -= (size_t)q->p.elements;
     q->p.storage = storage;
     gckpti_set_stored(q, values);
     q->p.frozen = q->locked = !writable;

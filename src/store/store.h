@@ -92,11 +92,9 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * The last one, which older versions wrote, is ignored. */
-static const char *const gckpti_metadata_keys[] = {
-    "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
-};
+/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
+                                                    "seed",   "optimiser", "data_fnv1a" };
 
 enum {
     GCKPTI_KEY_CONTRACT = 1,
@@ -104,7 +102,7 @@ enum {
     GCKPTI_KEY_SEED,
     GCKPTI_KEY_OPTIMISER,
     GCKPTI_KEY_HASH,
-    GCKPTI_METADATA_KEYS = 7
+    GCKPTI_METADATA_KEYS
 };
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
@@ -118,14 +116,14 @@ GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name);
 /* Removes the newest parameters until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
-/* Adds a parameter; unless it is external, `init` will initialise its values. Returns NULL without
- * memory for the entry, or if values, four states and arena are too large to be addressed. */
+/* Adds a parameter whose values `init` will initialise. Returns NULL without memory for the entry,
+ * or if values, four states and arena are too large to be addressed. */
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
+                                         gckpt_init init);
 
-/* Makes q use values that others own. Without `writable` q is always frozen. */
-GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 int writable);
+/* Makes a new parameter use values that others own. Without `writable` q is always frozen. */
+GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                 const void *values, int writable);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */

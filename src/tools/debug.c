@@ -276,7 +276,7 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
         } else if (node->kind == GCKPTI_INPUT && node->type == GCKPT_F32) {
             const gckpti_exec_input *in = &e->feeds.inputs[node->index];
             const float *x = (const float *)(const void *)in->feed;
-            row = in->node < 0 ? 0 : (int64_t)(gckpti_row_bytes(p, node) / sizeof *x);
+            row = in->node < 0 ? 0 : count / p->rows;
             for (int64_t k = 0; k < row * rows; k++)
                 gckpti_scan_value(&scan, (double)x[k], id, 0, k);
         }

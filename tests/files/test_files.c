@@ -685,7 +685,6 @@ static void test_legal(void)
         { "", "\"dtype\":\"F32\",\"shape\":[0,3]", 0, "" },
         { "", "\"dtype\":\"F8_E4M3\",\"shape\":[2,0,3]", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[0]", 0, "" },
-        { "\"__metadata__\":null,", "\"dtype\":\"F32\",\"shape\":[0]", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[1]", 8,
           "load: tensor \"extra\": F32, F16 or BF16 is needed; convert it from dtype I64, or leave it out "
           "(desc.rename returns NULL for it)" },

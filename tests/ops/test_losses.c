@@ -339,17 +339,7 @@ static void user_counts(void)
         CHECK(!right || report.count == (!first || r.counted ? 4 : 12));
         CHECK(right || has(gckpt_error_text(e), r.counted ? "counted 4; its feeds say 12"
                                                          : "counted 12; its feeds say 4"));
-        double whole = report.loss; /* streaming needs losses that are all declared to count rows */
-        result = gckpt_step_begin(e, &still);
-        CHECK_MSG(result == (r.declared ? GCKPT_OK : GCKPT_E_ARG), "%d: %s", k, gckpt_error_text(e));
-        CHECK(r.declared || has(gckpt_error_text(e), "has a count of its own"));
-        for (int row = 0; row < 4 && result == GCKPT_OK && right; row++) {
-            feed.data = data + 3 * row;
-            CHECK(gckpt_step_add(e, &feed, 1, 1) == GCKPT_OK);
-        }
-        if (result == GCKPT_OK && right)
-            CHECK(gckpt_step_end(e, &report) == GCKPT_OK && report.loss == whole &&
-                  report.count == 4);
+        CHECK(gckpt_step_begin(e, &still) == GCKPT_E_ARG && has(gckpt_error_text(e), "has a count of its own"));
         util_free(e, p, g, s);
     }
 }

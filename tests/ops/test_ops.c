@@ -28,7 +28,7 @@ typedef struct {
 } test_case;
 enum { MIXES = 1,               /* the graph has ops that mix rows, so micro-batches have other results */
        NO_REF = 2,              /* the case draws random values, so there is no reference and only bits are compared */
-       NO_STREAM = 4,           /* the losses have different counts, so streaming is refused */
+       NO_STREAM = 4,           /* there are several losses, so streaming is refused */
        /* some gradients are 0 except for rounding errors, which are at most those of rsqrt(1e-5) */
        FLAT = 8,
        OTHER = 16 };            /* inference gives other results than training */
@@ -1206,8 +1206,7 @@ static void build_weighted_regulariser(net *n, const int *a)
     term(n, a[0] ? error(HUBER, w, param(n, "v", 1, 3, 5, 0), u)
                  : cross_entropy_with(w, param(n, "v", 1, 3, 5, 0), u, 1, 0), 0.3, 1);
 }
-/* Builds three losses. If a[0] is nonzero, all of them count rows, so that streaming is possible; if 0, some count
- * rows and others elements. */
+/* Builds three losses. If a[0] is nonzero, all of them count rows; if 0, some count rows and others elements. */
 static void build_counts(net *n, const int *a)
 {
     pair x = batched(n, "x", 3, 6, 0), targets = indices(n, "targets", 3, 6, 3);
@@ -1755,13 +1754,13 @@ static const test_case cases[] = {
     { "binary_cross_entropy(x, x)", build_error, { BINARY_ENTROPY, 5, 7, 3, 2 }, 3, 0, 0, 0 },
     { "huber of parameters", build_weighted_regulariser, { 1 }, 3, 0, 0, 0 },
     { "soft_cross_entropy of parameters", build_weighted_regulariser, { 0 }, 3, 0, 0, 0 },
-    { "losses that count rows", build_counts, { 1 }, 5, 0, 0, 0 },
+    { "losses that count rows", build_counts, { 1 }, 5, NO_STREAM, 0, 0 },
     { "losses that count apart", build_counts, { 0 }, 5, NO_STREAM, 0, 0 },
 
     { "two losses", build_terms, { 1, 0 }, 5, NO_STREAM, 0, 0 },
     { "loss and regulariser", build_terms, { 0, 1 }, 5, 0, 0, 0 },
     { "two losses and regulariser", build_terms, { 1, 1 }, 5, NO_STREAM, 0, 0 },
-    { "two losses, shared targets", build_deep_supervision, { 3 }, 5, 0, 0, 0 },
+    { "two losses, shared targets", build_deep_supervision, { 3 }, 5, NO_STREAM, 0, 0 },
     { "fan-out", build_fan_out, { 0 }, 3, 0, 0, 0 },
     { "recurrent", build_recurrent, { 5 }, 4, 0, 0, 0 },
     { "pins, all let go", build_policies, { 0 }, 3, 0, 0, 0 },
