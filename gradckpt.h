@@ -153,18 +153,18 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1224
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1219
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1240
- *     >>store     parameters and optimiser state, however they are stored                     1610
- *     >>graph     tensors, views, segments, gckpt_apply                                        594
+ *     >>store     parameters and optimiser state, however they are stored                     1596
+ *     >>graph     tensors, views, segments, gckpt_apply                                        584
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7758
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1104
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4800
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4638
- *     >>files     safetensors                                                                 1471
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4557
+ *     >>files     safetensors                                                                 1457
  *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
  */
@@ -496,9 +496,9 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
 #ifndef GCKPT_NO_NOTES
 /* Notes are texts (UTF-8) by key that files keep with the parameters, e.g. options or a position in
  * the data. gckpt_store_set_note sets a note (value NULL removes it); returns E_ARG for keys of the
- * file format ("format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes",
- * any key that ends in "#updates"). Loading replaces all notes by the file's. gckpt_store_note
- * returns the text, valid until the next change, or NULL if the store has no such note. */
+ * file format ("format", "contract", "step", "seed", "optimiser", "data_fnv1a", any key that ends
+ * in "#updates"). Loading sets the file's notes; others stay. gckpt_store_note returns the text,
+ * valid until the next change, or NULL if the store has no such note. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 #endif
@@ -1699,9 +1699,9 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). Where the system
- * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
- * constant) and may be freed. Returns NULL after an error, which the store then has. */
+ * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). The plan is
+ * copied (except a C constant) and may be freed. Returns NULL after an error, which the store then
+ * has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */
@@ -1737,7 +1737,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, and all losses must count the same targets. */
+ * the graph's rows, and no loss but the first may count targets (regularisers do not). */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -1834,7 +1834,6 @@ GCKPT_API int gckpt_threads(void);
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
-#define GCKPTI_HEAP_64BIT   (SIZE_MAX > 0xffffffffu) /* address space too large for fragments */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #define GCKPTI_HUGE_PAGES 1
@@ -1846,9 +1845,6 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #ifndef GCKPTI_HUGE_PAGES
 #define GCKPTI_HUGE_PAGES 0
-#endif
-#ifndef GCKPTI_HEAP_64BIT
-#define GCKPTI_HEAP_64BIT 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
@@ -2048,8 +2044,7 @@ static inline void gckpti_no_text(const char *text, ...) { (void)text; }
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_no_text(__VA_ARGS__) : (void)0, gckpti_result(object, result))
-#define gckpti_hint_block(object, owner, a, enough)                                                \
-    (0 ? gckpti_no_text(owner, object, a, enough) : (void)0)
+#define gckpti_hint_block(object, owner, a, enough) ((void)0)
 #endif
 
 /* A field of a desc: its name, its value and the range that is allowed. */
@@ -4361,11 +4356,9 @@ enum { GCKPTI_VALUES = -1, GCKPTI_UPDATES = 10 };
 
 
 
-/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * The last one, which older versions wrote, is ignored. */
-static const char *const gckpti_metadata_keys[] = {
-    "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
-};
+/* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
+                                                    "seed",   "optimiser", "data_fnv1a" };
 
 enum {
     GCKPTI_KEY_CONTRACT = 1,
@@ -4373,7 +4366,7 @@ enum {
     GCKPTI_KEY_SEED,
     GCKPTI_KEY_OPTIMISER,
     GCKPTI_KEY_HASH,
-    GCKPTI_METADATA_KEYS = 7
+    GCKPTI_METADATA_KEYS
 };
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
@@ -5039,15 +5032,6 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
     return i;
 }
 
-/* Returns 1 if a file means something else by this key. */
-static int gckpti_is_reserved_note(const char *key)
-{
-    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
-    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
-    return reserved;
-}
-
 /* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
@@ -5102,8 +5086,10 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!*key || !gckpti_is_utf8(key))
         return gckpti_error(store, GCKPT_E_ARG,
                             *key ? "note: the key is not UTF-8" : "note: the key is empty");
-    const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
-                                                              "choose another"
+    int reserved = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]) != NULL;
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
+    const char *problem = reserved ? "files mean something else by this; choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
     if (problem)
@@ -5475,15 +5461,15 @@ static void gckpti_index_names(gckpt_store *s, int all)
     }
 }
 
-/* Adds a parameter; unless it is external, `init` will initialise its values. Returns NULL without
- * memory for the entry, or if values, four states and arena are too large to be addressed. */
+/* Adds a parameter whose values `init` will initialise. Returns NULL without memory for the entry,
+ * or if values, four states and arena are too large to be addressed. */
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init)
+                                         gckpt_init init)
 {
     gckpti_param q;
     size_t n = (size_t)gckpti_elements(shape), old_capacity = s->capacity;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
+    if (s->count >= INT32_MAX || n > SIZE_MAX / 24 - s->elements)
         return NULL;
     char *copy = gckpti_name_new(&s->memory, name);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
@@ -5492,7 +5478,6 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     }
     q.p.elements = q.p.count = (int64_t)n;
     q.p.name = copy;
-    q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
@@ -5502,14 +5487,15 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
     gckpti_index_names(s, old_capacity < s->capacity);
-    s->elements += external ? 0 : n;
+    s->elements += n;
     return &s->params[s->count - 1];
 }
 
-/* Makes q use values that others own. Without `writable` q is always frozen. */
-GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 int writable)
+/* Makes a new parameter use values that others own. Without `writable` q is always frozen. */
+GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                 const void *values, int writable)
 {
+    s->elements -= (size_t)q->p.elements;
     q->p.storage = storage;
     gckpti_set_stored(q, values);
     q->p.frozen = q->locked = !writable;
@@ -5678,10 +5664,10 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Adds a parameter whose values are in the caller's memory, as floats. */
+/* Adds a parameter whose values are in the caller's memory. */
 static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                        const gckpt_shape *shape, const void *values, int writable,
-                                        gckpti_param **added)
+                                        const gckpt_shape *shape, gckpt_storage storage,
+                                        const void *values, int writable)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -5697,22 +5683,21 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
-    *added = gckpti_param_new(store, name, shape, 1, none);
-    if (!*added) {
+    gckpti_param *q = gckpti_param_new(store, name, shape, none);
+    if (!q) {
         gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
                      name);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(*added, GCKPT_STORAGE_F32, values, writable);
+    gckpti_use_values(store, q, storage, values, writable);
     return gckpti_ok(store);
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable)
 {
-    gckpti_param *q;
-    return gckpti_add_external(store, name, &shape, values, writable, &q);
+    return gckpti_add_external(store, name, &shape, GCKPT_STORAGE_F32, values, writable);
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -5910,7 +5895,6 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
                                                       const void *values)
 {
     const char *problem = NULL;
-    gckpti_param *q = NULL;
     if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))
@@ -5921,10 +5905,7 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
                             problem);
-    const gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
-    if (q)
-        gckpti_use_values(q, storage, values, 0);
-    return result;
+    return gckpti_add_external(store, name, &shape, storage, values, 0);
 }
 
 GCKPTI_COLD_END
@@ -6092,29 +6073,23 @@ static void *gckpti_fail_memory(gckpt_graph *g, const char *what, size_t n)
     return NULL;
 }
 
-/* Returns zeroed bytes that live as long as the graph, or NULL, with an error, without memory. */
-static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
-{
-    void *p = gckpti_scratch_alloc(&g->scratch, size, 1);
-    return p ? p : gckpti_fail_memory(g, "graph: no memory for %z bytes", size);
-}
-
+/* Returns a copy that lives as long as the graph, or NULL, with an error, without memory. */
 static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
-    void *copy = gckpti_graph_alloc(g, n);
-    return copy ? memcpy(copy, bytes, n) : NULL;
+    void *copy = gckpti_scratch_copy(&g->scratch, bytes, n, 1);
+    return copy ? copy : gckpti_fail_memory(g, "graph: no memory for %z bytes", n);
 }
 
 /* Returns a new tensor of the open segment, or NULL; the caller sets the fields of its kind. */
 static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                        gckpt_type type)
 {
-    if (g->count >= INT32_MAX ||
-        !gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
-        return (gckpt_tensor *)gckpti_fail_memory(g, "graph: no memory for tensor %z", g->count);
-    gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_alloc(g, sizeof *t);
+    gckpt_tensor *t = NULL;
+    if (g->count < INT32_MAX &&
+        gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
+        t = (gckpt_tensor *)gckpti_scratch_alloc(&g->scratch, 1, sizeof *t);
     if (!t)
-        return NULL;
+        return (gckpt_tensor *)gckpti_fail_memory(g, "graph: no memory for tensor %z", g->count);
     t->graph = g;
     t->base = t;
     t->kind = kind;
@@ -6211,7 +6186,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, 0, init)) {
+        if (!gckpti_param_new(s, name, &shape, init)) {
             gckpti_fail(graph, GCKPT_E_MEMORY,
                         "param \"%s\": the store has no memory for %I floats", name,
                         gckpti_elements(&shape));
@@ -6369,20 +6344,15 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* Returns the type that an op needs of input i; GCKPTI_ANY_TYPE also accepts i32 for f32. */
-static gckpt_type gckpti_needed_type(const gckpt_op *op, int i)
-{
-    const gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
-    return op->needs[i] & GCKPT_IS_U8 ? GCKPT_U8 : type;
-}
-
 /* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
     static const char *const advice[] = { "floats", "int32_t", "uint8_t" };
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
-        const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
+        const gckpt_type type = in[i]->type, needed = op->needs[i] & GCKPT_IS_U8   ? GCKPT_U8
+                                                      : op->flags & GCKPT_INDEX(i) ? GCKPT_I32
+                                                                                   : GCKPT_F32;
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
@@ -6513,12 +6483,13 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         in[i]->base->f32_uses++;
     }
     t->mixes_rows = !t->batch_invariant && gckpti_mixes_rows(op, in, n, &call, g->rows);
-    if (gckpti_has_running(op) && t->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "%s: %T depends on no input: there is nothing to measure", op->name,
-                           in[0]);
-    if (gckpti_has_running(op))
+    if (gckpti_has_running(op)) {
+        if (t->batch_invariant)
+            return gckpti_fail(g, GCKPT_E_ARG,
+                               "%s: %T depends on no input: there is nothing to measure", op->name,
+                               in[0]);
         t->mixes_rows = GCKPTI_MIXES_IN_TRAINING;
+    }
     t->saved_bytes = call.saved_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
@@ -24012,9 +23983,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
     return &e->store->params[e->tables.params[i].index];
 }
 
-/* Returns 1 if a plan is a constant of the program. */
-static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
-
 
 
 
@@ -24031,7 +23999,7 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
  * and AFTER occur only if a module has set device.watched. */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
-    GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
+    GCKPTI_ON_BIND,     /* desc is checked; all memory of the executor is there */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */
@@ -24211,11 +24179,6 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
         GCKPTI_OF(gckpti_backend(e), fill)(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
-}
-
-GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
-{
-    return gckpti_planned_bytes(p, q) / (size_t)p->rows;
 }
 
 /* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
@@ -24851,12 +24814,6 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
 
 /* >>run/backend */
 
-static const char *gckpti_isa_name(gckpt_isa isa)
-{
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
-    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
-}
-
 GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 {
     const void *kernels;
@@ -24878,9 +24835,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: this processor or build has no %s kernels; "
+                                "exec: this processor or build has no kernels of gckpt_isa %i; "
                                 "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
-                                gckpti_isa_name(requested));
+                                (int)requested);
         const int most = gckpti_widest_isa(p);
         if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
             isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
@@ -24924,8 +24881,8 @@ GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_plan_n
 }
 
 /* Checks that the op accepts all indices of i32 input i of a node, in the `rows` rows fed. */
-static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id, int i,
-                                         int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                            int i, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *q = &p->nodes[p->nodes[node->in[i]].base];
@@ -24950,7 +24907,7 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_plan_node *
 }
 
 /* Assigns each feed to its input; every input that is read must have one. */
-static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
+GCKPTI_FN gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
 {
     const gckpt_plan *p = e->plan;
     if (count < 0 || (count > 0 && !feeds))
@@ -24979,23 +24936,6 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Takes the feeds for the next rows of the step, and checks their indices. */
-GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                         int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    gckpt_result result = gckpti_match_feeds(e, feeds, count);
-    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node =
-            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (result == GCKPT_OK)
-                result = gckpti_check_indices(e, node, ins->id, i, rows);
-    }
-    return result;
-}
-
 /* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
@@ -25004,7 +24944,7 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node < 0)
             continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
+        size_t row = gckpti_planned_bytes(p, &p->nodes[in->node]) / (size_t)p->rows;
         const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first_row) * row;
         if (in->backend_copy)
             gckpti_to_backend(e, in->backend_copy, rows, row * (size_t)gckpti_micro_rows(e));
@@ -25025,13 +24965,13 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 }
 
 /* >>run/losses */
-/* Returns the loss term whose loss is node `id`, or -1. */
+/* Returns the loss term whose loss is node `id`; a plan runs no other losses. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
-    for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
-    return -1;
+    int i = 0;
+    while (p->terms[i].id != id)
+        i++;
+    return i;
 }
 
 /* Waits for the backend and copies counts and sums of the losses to the host. */
@@ -25066,8 +25006,6 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
         (void)gckpti_read_losses(e); /* an error is returned again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_loss_count(e));
-    if (gckpti_is_streaming(e)) /* streamed losses have equal counts */
-        return weight;
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
@@ -25078,7 +25016,7 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
-    for (size_t i = 1; i < p->term_count && !gckpti_is_streaming(e); i++)
+    for (size_t i = 1; i < p->term_count; i++)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
@@ -25364,9 +25302,7 @@ GCKPTI_MODULE(devices)
         e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
             (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
         break;
-    case GCKPTI_ON_BIND:
-        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
-        break;
+    case GCKPTI_ON_BIND: e->devices.can_replay = (unsigned char)gckpti_can_replay(e); break;
     case GCKPTI_ON_BODY: gckpti_replay(e); break;
     case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
     case GCKPTI_ON_RUN_END:
@@ -25521,7 +25457,7 @@ GCKPTI_MODULE(offload)
                                 "exec: set both desc.offload and desc.reload, or neither; "
                                 "desc.wait needs them");
         e->device.watched |= e->offload.async && p->host_bytes;
-        if (!e->offload.by_backend || !e->tables.nodes)
+        if (!e->offload.by_backend)
             break;
         e->offload.host =
             (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
@@ -25945,9 +25881,7 @@ static gckpt_result gckpti_bind_caches(gckpt_exec *e)
               !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, its);
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
-        void *data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
-        if (e->tables.nodes)
-            e->tables.nodes[i].data = data;
+        e->tables.nodes[i].data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -27092,7 +27026,7 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
         } else if (node->kind == GCKPTI_INPUT && node->type == GCKPT_F32) {
             const gckpti_exec_input *in = &e->feeds.inputs[node->index];
             const float *x = (const float *)(const void *)in->feed;
-            row = in->node < 0 ? 0 : (int64_t)(gckpti_row_bytes(p, node) / sizeof *x);
+            row = in->node < 0 ? 0 : count / p->rows;
             for (int64_t k = 0; k < row * rows; k++)
                 gckpti_scan_value(&scan, (double)x[k], id, 0, k);
         }
@@ -27250,19 +27184,6 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         arg->compensation = arg->grad + n;
 }
 
-/* Adds the gradient of input i to the total, if it is separate. */
-static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpt_call *c, int i)
-{
-    float *total = gckpti_arena_f32(e, o->in[i].total);
-    const int64_t n = gckpti_elements(&c->in[i].shape);
-    (void)ins;
-    if (gckpti_end_mixed_gradient(e, ins, o, c, i))
-        return;
-    if (total)
-        GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
-}
-
 /* Adds up the accumulators of the output's gradient, and sets the gradients of a backward. */
 static void gckpti_begin_backward(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c)
@@ -27288,7 +27209,7 @@ static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
         c->loss_scale = gckpti_loss_scale(e, term);
         if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
             c->loss_sum = &e->losses.totals[term].sum;
-    } else if (term >= 0 && ins->first && !repeated) {
+    } else if (ins->first && !repeated) {
         c->loss_sum = &e->losses.totals[term].sum;
         c->loss_count = &e->losses.totals[term].count;
     }
@@ -27312,7 +27233,7 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpti_set_ins_call(e, ins, &o, &c);
     if (backward)
         gckpti_begin_backward(e, ins, &o, &c);
-    else if (gckpti_is_variable(node->op)) /* all other nodes only read `data` */
+    if (gckpti_is_variable(node->op)) /* it has no backward; all other nodes only read `data` */
         c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
     if (p->compressed)
         GCKPTI_IF_COMPRESSED(gckpti_set_compressed(e, node, ins->kind, &c, &param));
@@ -27321,8 +27242,14 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
         gckpti_set_loss(e, ins, &c);
     c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, &c);
-    for (int i = 0; i < node->inputs && backward; i++)
-        gckpti_end_input_grad(e, ins, &o, &c, i);
+    for (int i = 0; i < node->inputs && backward; i++) {
+        float *total = gckpti_arena_f32(e, o.in[i].total); /* NULL if the gradient is in place */
+        const int64_t n = gckpti_elements(&c.in[i].shape);
+        if (gckpti_end_mixed_gradient(e, ins, &o, &c, i))
+            continue;
+        if (total)
+            GCKPTI_OF(gckpti_backend(e), add)(&c, total, c.in[i].grad, n);
+    }
     gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }
@@ -27447,15 +27374,6 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 /* >>run/layout */
 GCKPTI_COLD_BEGIN
 
-/* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
-static int gckpti_is_fed(const gckpt_plan *p, size_t id)
-{
-    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++)
-        if (p->ins[x].kind != GCKPT_UPDATE && gckpti_reads_node(p, p->ins[x].id, (int)id))
-            return 1;
-    return 0;
-}
-
 /* Allocates the copy of the plan (a constant of the program is not copied) and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
@@ -27491,8 +27409,11 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
-        const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
+        const int constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
+        int fed = 0; /* an instruction reads this input */
+        for (size_t x = 0; x < p->length && q->kind == GCKPTI_INPUT && !fed; x++)
+            fed = p->ins[x].kind != GCKPT_UPDATE && gckpti_reads_node(p, p->ins[x].id, (int)i);
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
         if (!e->blocks.host)
             continue;
@@ -27628,7 +27549,7 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const char *problem = p ? NULL : "the plan is NULL (see gckpt_error_text of its graph)";
-    if (!problem && gckpti_is_constant_plan(p))
+    if (!problem && !p->block) /* a constant of the program */
         problem = gckpti_plan_problem(p);
     if (!problem && p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
         !d->custom_optimiser)
@@ -27703,6 +27624,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (!e->tables.params)
             continue;
         e->tables.params[i].index = index;
+        e->tables.params[i].slots_before = gckpti_state_slots(&e->store->params[index]);
         size_t at = i;
         for (; at > 0 && e->tables.params[e->tables.params[at - 1].store_order].index > index; at--)
             e->tables.params[at].store_order = e->tables.params[at - 1].store_order;
@@ -27711,8 +27633,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Returns store.memory.used as it will be after the missing values and states are allocated. */
-static size_t gckpti_store_bytes_needed(gckpt_exec *e)
+/* Returns store.memory.used as it would be with the missing values and states (an error's text). */
+GCKPTI_UNUSED static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
@@ -27723,25 +27645,12 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        const int before = gckpti_state_slots(q);
         const size_t bytes = p->params[i].state_bytes;
-        e->tables.params[i].slots_before = before;
-        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < p->params[i].slots; slot++)
+        int slot = e->tables.params[i].slots_before;
+        for (; GCKPTI_RUNS_TRAINING && slot < p->params[i].slots; slot++)
             gckpti_count_alloc(&used, bytes ? bytes : gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
-}
-
-/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
- * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
- * program when it writes to them. */
-static int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
-{
-    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
-        return 1;
-    void *p = gckpti_resize(a, NULL, 0, bytes);
-    gckpti_delete(a, p, bytes, 1);
-    return p != NULL;
 }
 
 /* Allocates the missing values and optimiser states (all or none), then initialises the values. */
@@ -27750,14 +27659,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
-    const size_t needs = gckpti_store_bytes_needed(e), bytes = needs - s->memory.used;
     size_t states = 0;
-    if (bytes && !gckpti_has_memory(&s->memory, bytes))
-        result = gckpti_error(s, GCKPT_E_MEMORY,
-                              "exec: no memory for the %z bytes of values and optimiser state that "
-                              "the plan's %z parameters, \"%s\" first, still need",
-                              bytes, p->param_count,
-                              gckpti_param_of(e, e->tables.params[0].store_order)->p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
@@ -27776,28 +27678,25 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_init_all_values(s);
         return GCKPT_OK;
     }
-    gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
     while (GCKPTI_RUNS_TRAINING && states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states),
                             e->tables.params[states].slots_before);
     gckpti_values_undo(s);
+    gckpti_hint_block(s, "store", &s->memory,
+                      gckpti_count_block(gckpti_store_bytes_needed(e) + s->memory.name_bytes));
     return result;
 }
 
-/* Completes a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
+/* Completes a new executor. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
-    if (gckpti_choose_backend(e) != GCKPT_OK)
+    if (gckpti_choose_backend(e) != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK)
         return 0;
-    for (int tables = 0; tables < 2; tables++) {
-        const gckpt_result memory = tables ? gckpti_alloc_exec(e) : GCKPT_OK;
-        if (memory == GCKPT_E_MEMORY)
-            gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
-        if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
-            gckpti_notify(e, GCKPTI_ON_BIND, NULL) != GCKPT_OK)
-            return 0;
-    }
-    if (gckpti_bind_state(e) != GCKPT_OK)
+    const gckpt_result memory = gckpti_alloc_exec(e);
+    if (memory == GCKPT_E_MEMORY)
+        gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+    if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
+        gckpti_notify(e, GCKPTI_ON_BIND, NULL) != GCKPT_OK || gckpti_bind_state(e) != GCKPT_OK)
         return 0;
     if (GCKPTI_RUNS_BACKENDS)
         gckpti_bind(e->store, &e->device.binding,
@@ -27872,10 +27771,11 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             before ? " (all calls of the step together)" : " (desc.batch)");
-    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
     const int64_t rest = gckpti_rows_left(p, rows);
-    if (whole && rest) /* running statistics allow a short last micro-batch */
+    int whole = p->mixer >= 0;
+    if (whole && p->nodes[p->mixer].op && gckpti_has_running(p->nodes[p->mixer].op))
+        whole = streams; /* running statistics allow a short last micro-batch */
+    if (whole && rest)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
@@ -27980,11 +27880,21 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     return gckpti_ok(e);
 }
 
-/* Takes the feeds of `rows` more rows, and adds their counts to the expected ones. */
+/* Takes the feeds of `rows` more rows, checks their indices, and adds their counts to the expected
+ * ones. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
-    gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = rows ? gckpti_match_feeds(e, feeds, count) : GCKPT_OK;
+    for (size_t x = 0; x < p->length && rows; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
+        const int checks =
+            ins->kind == GCKPT_FORWARD && ins->first && node->op && node->op->classes;
+        for (int i = 0; i < node->inputs && checks && result == GCKPT_OK; i++)
+            result = gckpti_check_indices(e, node, ins->id, i, rows);
+    }
     if (result == GCKPT_OK && rows)
         result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)
@@ -28143,30 +28053,6 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 
 /* ---- steps whose rows stream in ---- */
 
-/* Checks that all losses except regularisers have equal counts, as streamed rows require. */
-static gckpt_result gckpti_check_same_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *first = &p->nodes[p->terms[0].id];
-    for (size_t i = 1; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
-        const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
-        int same =
-            a->type == b->type &&
-            (a->type == GCKPT_I32 ? a->base == b->base
-                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
-                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
-        if (!p->terms[i].regulariser && !same)
-            return gckpti_error(
-                e, GCKPT_E_ARG,
-                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
-                "stream in; use gckpt_step",
-                node->op->name, p->terms[i].id);
-    }
-    return GCKPT_OK;
-}
-
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
     if (!exec)
@@ -28176,8 +28062,12 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
                             "step_begin: rows can stream in only with one virtual rank, and when "
                             "desc.batch is larger than the graph's %I rows; use gckpt_step",
                             exec->plan->rows);
-    if (gckpti_check_same_counts(exec) != GCKPT_OK)
-        return GCKPT_E_ARG;
+    for (size_t i = 1; i < exec->plan->term_count; i++)
+        if (!exec->plan->terms[i].regulariser)
+            return gckpti_error(exec, GCKPT_E_ARG,
+                                "step_begin: loss #%i has a count of its own, which is not known "
+                                "while rows stream in; use gckpt_step",
+                                exec->plan->terms[i].id);
     return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
 }
 
@@ -28833,11 +28723,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = load->count;
     char *key, *value, *found[GCKPTI_METADATA_KEYS + 1] = { NULL }; /* the last: other keys */
-    gckpti_json_space(load);
-    const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
-    load->pos += none ? 4 : 0;
-    for (int n = 0;
-         !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
+    for (int n = 0; (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
         const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
         int i = 0;
         while (i < GCKPTI_METADATA_KEYS && strcmp(key, keys[i]))
@@ -29011,7 +28897,7 @@ static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, load->desc->rename ? ", also when renamed" : "");
-    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, none))
         return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
     return 1;
@@ -29075,8 +28961,7 @@ static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e)
     if (e->param < load->old_params || !gckpti_little_endian() ||
         (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes)
         return;
-    gckpti_use_values(q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
-    load->store->elements -= (size_t)q->p.elements;
+    gckpti_use_values(load->store, q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
     e->ignored = 1;
 }
 
@@ -29091,6 +28976,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     for (e = values; e < end; e++)
         if (!gckpti_check_array(load, values, e, end))
             return 0;
+    gckpti_pull(s, q);
     values->old_states = (signed char)gckpti_state_slots(q);
     if (load->file)
         gckpti_use_mapped(load, values);
@@ -29114,22 +29000,6 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
         else if (e->slot >= 0 || !q->locked)
             e->spare_bytes = gckpti_array_bytes(s, q, e->slot + 1);
         load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
-    }
-    return 1;
-}
-
-/* Allocates the spare block and divides it. */
-static int gckpti_new_spare(gckpti_loader *load)
-{
-    unsigned char *spare = (unsigned char *)gckpti_new(&load->store->memory, load->spare_bytes, 1);
-    load->spare = spare;
-    if (!spare)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
-                             "no memory for %z bytes of data in addition to the store's",
-                             load->spare_bytes);
-    for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
-        e->dest = e->spare_bytes ? spare : e->dest;
-        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     }
     return 1;
 }
@@ -29163,7 +29033,15 @@ static int gckpti_resolve(gckpti_loader *load)
                              "desc.partial",
                              load->old_params);
     }
-    return gckpti_new_spare(load);
+    unsigned char *spare = load->spare =
+        (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
+    if (!spare)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data in addition to the store's",
+                             load->spare_bytes);
+    for (e = load->entries; e < end; spare += gckpti_round_up(e++->spare_bytes, GCKPTI_ALIGN))
+        e->dest = e->spare_bytes ? spare : e->dest;
+    return 1;
 }
 
 /* >>files/read */
@@ -29204,27 +29082,17 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads a tensor, or the part of it that the store has, to its destination: at once or, to another
- * storage, by parts of rows. Without a destination compares it with values that cannot change. */
-static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
+/* Reads values to another storage, by parts of rows. Without a destination compares them with
+ * values that cannot change. */
+static int gckpti_convert_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     const gckpti_storage_kind *kept = gckpti_kind_of((int)to.p.storage);
     const int64_t elements = gckpti_elements(&e->shape);
     const int64_t row = kind->block + kept->block > 2 ? gckpti_last(&e->shape) : elements;
-    const int same = e->slot >= 0 || kind == kept;
     float x[GCKPTI_CHUNK];
-    int64_t first;
-    const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    int fits = same || e->dest;
-    if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)elements);
-    if (same && e->dest)
-        return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
-               gckpti_load_elements(load, e->dest,
-                                    gckpti_storage_bytes(e->type, row, count) / kind->bytes,
-                                    kind->bytes);
+    int fits = kind == kept || e->dest;
     if (GCKPTI_HAS_COMPRESSED && e->dest)
         gckpti_set_stored(&to, e->dest);
     for (int64_t at = 0, n; at < elements && fits; at += n) {
@@ -29238,6 +29106,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
                                gckpti_storage_bytes(e->type, row, at),
                            part, (size_t)bytes);
         if (GCKPTI_HAS_COMPRESSED && e->dest) {
+            int64_t first;
+            const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
             const gckpti_compressed u = { (gckpt_storage)e->type, part, n, n, x };
             const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
             gckpti_decompress(&u, 0, n, x);
@@ -29252,6 +29122,21 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
                    : gckpti_refuse(load, GCKPT_E_DATA, e,
                                    "is external and not writable, and the file has other values; "
                                    "bind it as writable, or leave it out");
+}
+
+/* Reads a tensor, or the part of it that the store has, to its destination. */
+static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
+{
+    const gckpti_param *q = &load->store->params[e->param];
+    const int size = gckpti_kind_of(e->type)->bytes;
+    int64_t first, count = gckpti_part_of(load->store, q, e->slot, &first);
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
+    if (!(e->dest && (e->slot >= 0 || e->type == (int)q->p.storage)))
+        return gckpti_convert_tensor(load, e);
+    count = gckpti_storage_bytes(e->type, gckpti_last(&e->shape), count) / size;
+    return gckpti_load_bytes(load, NULL, (size_t)(first * size)) &&
+           gckpti_load_elements(load, e->dest, count, size);
 }
 
 /* Reads all data, in the order of the file. */
@@ -29276,35 +29161,26 @@ static int gckpti_load_data(gckpti_loader *load)
 }
 
 /* ---- the result: everything or nothing ---- */
-/* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
-static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
-                                gckpti_param *q)
-{
-    const gckpt_store *s = load->store;
-    gckpti_pull(s, q);
-    gckpti_mark_changed(q, GCKPTI_HOST);
-    q->uninitialised = 0;
-    q->assigned = 1;
-    if (load->desc->values_only)
-        return;
-    for (int k = values->states; k < gckpti_state_slots(q); k++)
-        memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int known = values->states && load->resumes;
-    q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
-    q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
-}
-
-/* Applies the file's data to the store; cannot fail. */
+/* Applies the file's data to the store; cannot fail. State that the file lacks becomes zero. The
+ * entries are in the order of their data, which ends with the updates. */
 static void gckpti_commit(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    gckpti_sort_entries(load, s);
     for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
         if (e->param == SIZE_MAX)
             continue;
         gckpti_param *q = &s->params[e->param];
-        if (e->slot < 0)
-            gckpti_commit_param(load, e, q);
+        if (e->slot < 0) {
+            gckpti_mark_changed(q, GCKPTI_HOST);
+            q->uninitialised = 0;
+            q->assigned = 1;
+        }
+        if (e->slot < 0 && !load->desc->values_only) {
+            for (int k = e->states; k < gckpti_state_slots(q); k++)
+                memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
+            q->optimiser = (unsigned char)(e->states ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
+            q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
+        }
         if (e->spare_bytes)
             memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
                    e->spare_bytes);
@@ -29778,7 +29654,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find_param(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, init) : NULL;
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORAGE_F32;
