@@ -64,14 +64,14 @@ typedef struct {
     unsigned long device_bytes; /* memory of each device, in bytes */
     int multiprocessors;
     int capability;                  /* compute capability: 90 is 9.0 */
-    int sm_90a; /* 1: kernels have code for sm_90a; 0: they have not; 2: their wgmma adds wrongly */
+    int sm_90a; /* nonzero if kernels have code for sm_90a, whose wgmma adds wrongly if this is 2 */
     unsigned long shared_bytes;      /* shared memory of a multiprocessor */
     unsigned long graph_bytes;       /* device memory that an executable graph takes */
     /* Counters. `launches` and `copies` count kernels and copies when they run, replays included;
      * `copies_out` counts copies to the host a second time; `waits` counts calls that wait; `switches`
      * counts changes of fibers. */
     long mallocs, launches, copies, copies_out, waits, switches, float_atomics;
-    long mmas, wgmmas; /* instructions of a warp */
+    long mmas, wgmmas;           /* instructions of a warp */
     unsigned long dynamic_bytes; /* dynamic shared memory of the launch that had most */
     /* numbers of objects that exist and are not freed */
     long live_device, live_pinned, live_streams, live_events, live_graphs;
@@ -184,12 +184,11 @@ CUDA_SHIM_VECTOR(int, int)
 CUDA_SHIM_VECTOR(uint, unsigned)
 #undef CUDA_SHIM_VECTOR
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* a note about older compilers, on types with alignas(64) */
 /* A tensor map of <cuda.h>, whose content is the shim's own: the first axis is contiguous. */
 struct CUtensorMap {
     alignas(64) char *base;
-    uint64_t size[4];    /* elements of 2 bytes along each axis */
-    uint64_t stride[4];  /* bytes from index to index of an axis */
+    uint64_t size[4];   /* elements of 2 bytes along each axis */
+    uint64_t stride[4]; /* bytes from index to index of an axis */
     uint32_t box[4];
 };
 
@@ -534,7 +533,13 @@ inline void block_barrier(int line)
 /* >>shared: shared memory of a block, NaN until written, with gaps that AddressSanitizer guards --- */
 
 /* Dynamic memory begins at DYNAMIC, since a device only promises a multiple of 16. */
-enum { SHARED_STATIC = 48 << 10, SHARED_MOST = 227 << 10, SHARED_BYTES = 512 << 10, FENCE = 128, DYNAMIC = 16 };
+enum {
+    SHARED_STATIC = 48 << 10,
+    SHARED_MOST = 227 << 10,
+    SHARED_BYTES = 512 << 10,
+    FENCE = 128,
+    DYNAMIC = 16
+};
 
 /* Offset of a SHARED variable in shared memory, and the number of the block for which the offset is
  * valid. */
@@ -1139,7 +1144,8 @@ inline void gckpti_mbarrier_wait(uint64_t *bar, uint32_t parity, int line = __bu
             continue;
         }
         b.waiting.push_back(shim::m.current);
-        shim::m.warp_of[shim::m.current / shim::LANES].parked |= 1u << shim::m.current % shim::LANES;
+        shim::m.warp_of[shim::m.current / shim::LANES].parked |= 1u
+                                                                 << shim::m.current % shim::LANES;
         t.line = line;
         shim::yield();
     }
@@ -1154,7 +1160,8 @@ inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int 
 {
     shim::load_box(to, map, x, y, z, 0, bar);
 }
-inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int z, int w, uint64_t *bar)
+inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int z, int w,
+                            uint64_t *bar)
 {
     shim::load_box(to, map, x, y, z, w, bar);
 }
@@ -1204,7 +1211,8 @@ inline void gckpti_release(unsigned *flag)
 inline void gckpti_acquire(const unsigned *flag)
 {
     if (*flag != 1)
-        shim::fail("waits for a block that has not run: blocks may only wait for those that began before");
+        shim::fail(
+            "waits for a block that has not run: blocks may only wait for those that began before");
 }
 
 /* >>memory: errors; device memory, whose allocations end at a page without access; pinned memory -- */
@@ -2011,8 +2019,8 @@ enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
-inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *x,
-                                       const cuuint64_t *size, const cuuint64_t *stride,
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank,
+                                       void *x, const cuuint64_t *size, const cuuint64_t *stride,
                                        const cuuint32_t *box, const cuuint32_t *step,
                                        CUtensorMapInterleave, CUtensorMapSwizzle,
                                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill)

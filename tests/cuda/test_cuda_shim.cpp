@@ -344,19 +344,19 @@ __global__ static void early_reads(float *out, const float *in)
 /* Mistakes of a product by TMA and wgmma. The first ones change its result, the others end the process. */
 enum {
     NO_WAIT_FOR_LOADS = 1,
-    WRONG_LINES,     /* coordinates of a box exchanged */
-    WRONG_SWIZZLE,   /* an operand that begins at the wrong 8 lines */
-    WRONG_LAYOUT,    /* lines of b taken as along k if they are across */
-    EARLY_RESULT,    /* c read before the wait */
-    ONE_MORE_GROUP,  /* the last group not waited for */
-    OLD_PHASE,       /* waits for the phase before */
+    WRONG_LINES,    /* coordinates of a box exchanged */
+    WRONG_SWIZZLE,  /* an operand that begins at the wrong 8 lines */
+    WRONG_LAYOUT,   /* lines of b taken as along k if they are across */
+    EARLY_RESULT,   /* c read before the wait */
+    ONE_MORE_GROUP, /* the last group not waited for */
+    OLD_PHASE,      /* waits for the phase before */
     FEW_BYTES,
     MANY_BYTES,
     NO_FENCE,
     NO_BARRIER_FENCE,
     TWICE_ARMED,
-    ASTRAY,          /* a box at a multiple of 512 bytes */
-    WGMMA_LEFT       /* not waited for at all */
+    ASTRAY,    /* a box at a multiple of 512 bytes */
+    WGMMA_LEFT /* not waited for at all */
 };
 struct tma_operands {
     CUtensorMap a, b;
@@ -369,8 +369,8 @@ static char *boxes_of(uint4 *memory)
 /* Describes boxes of 64 lines of 128 bytes, by the PTX manual. */
 static uint64_t described(const char *boxes, bool along)
 {
-    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(along ? 1 : 8192 / 16) << 16 |
-           gckpti_shared_address(boxes) / 16;
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 |
+           (uint64_t)(along ? 1 : 8192 / 16) << 16 | gckpti_shared_address(boxes) / 16;
 }
 /* Adds a (64,k) b (k, 8 N) to d, 64 terms after the other. REGISTERS: a goes through registers. */
 template <bool A_ALONG, bool B_ALONG, int N, bool REGISTERS, int BUG>
@@ -379,7 +379,8 @@ __global__ static void wgmma_by_tma(const __grid_constant__ tma_operands of, flo
     DYNAMIC_SHARED(uint4, memory);
     SHARED(uint64_t, bar, [2]);
     char *as = boxes_of(memory), *bs = as + 8192;
-    const int thread = (int)threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4, lane = thread % 4 * 2;
+    const int thread = (int)threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4,
+              lane = thread % 4 * 2;
     float c[N][4];
     for (int i = 0; i < 4 * N; i++)
         c[i / 4][i % 4] = d[(row + i / 2 % 2 * 8) * 8 * N + i / 4 * 8 + lane + i % 2];
@@ -395,7 +396,8 @@ __global__ static void wgmma_by_tma(const __grid_constant__ tma_operands of, flo
             const bool along = x ? B_ALONG : A_ALONG;
             const int line = x > 1 ? 64 : 0, exchanged = along != (BUG == WRONG_LINES);
             if (x == 0 || (BUG == TWICE_ARMED && x == 1))
-                gckpti_mbarrier_expect(bar, boxes * 8192 + (BUG == MANY_BYTES) - (BUG == FEW_BYTES));
+                gckpti_mbarrier_expect(bar,
+                                       boxes * 8192 + (BUG == MANY_BYTES) - (BUG == FEW_BYTES));
             gckpti_tma_load(as + x * 8192 + (BUG == ASTRAY ? 512 : 0), x ? of.b : of.a,
                             exchanged ? term : line, exchanged ? line : term, bar);
         }
@@ -411,7 +413,8 @@ __global__ static void wgmma_by_tma(const __grid_constant__ tma_operands of, flo
                 uint32_t fragment[4];
                 for (int i = 0; i < 4; i++) {
                     const int line = row + i % 2 * 8, e = g * 16 + lane + i / 2 * 8;
-                    memcpy(&fragment[i], as + line * 128 + ((e / 8) ^ (line % 8)) * 16 + e % 8 * 2, 4);
+                    memcpy(&fragment[i], as + line * 128 + ((e / 8) ^ (line % 8)) * 16 + e % 8 * 2,
+                           4);
                 }
                 gckpti_wgmma_registers<B_ALONG>(c, fragment, b + far);
             } else if (BUG == WRONG_LAYOUT) {
@@ -436,7 +439,8 @@ __global__ static void wgmma_by_tma(const __grid_constant__ tma_operands of, flo
 }
 
 /* Loads a box of a tensor of four axes, and stores it without its swizzle. */
-__global__ static void one_box(const __grid_constant__ tma_operands of, uint16_t *out, int x, int y, int z, int w)
+__global__ static void one_box(const __grid_constant__ tma_operands of, uint16_t *out, int x, int y,
+                               int z, int w)
 {
     DYNAMIC_SHARED(uint4, memory);
     SHARED(uint64_t, bar, [1]);
@@ -447,7 +451,8 @@ __global__ static void one_box(const __grid_constant__ tma_operands of, uint16_t
     out[0] = *(uint16_t *)(void *)boxes_of(memory);
     gckpti_mbarrier_wait(bar, 0);
     for (int i = 0; i < 4096; i++)
-        memcpy(out + 1 + i, boxes_of(memory) + i / 64 * 128 + ((i % 64 / 8) ^ (i / 64 % 8)) * 16 + i % 8 * 2, 2);
+        memcpy(out + 1 + i,
+               boxes_of(memory) + i / 64 * 128 + ((i % 64 / 8) ^ (i / 64 % 8)) * 16 + i % 8 * 2, 2);
 }
 
 /* Blocks wait for the block before them: by the number of the block (BUG), or in the order in which they
@@ -702,19 +707,22 @@ static CUtensorMap map_of(uint16_t *x, uint64_t length, uint64_t lines, uint64_t
     CUtensorMap map;
     const cuuint64_t size[2] = { length, lines }, strides[1] = { 2 * stride };
     const cuuint32_t box[2] = { 64, 64 }, step[2] = { 1, 1 };
-    CHECK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, size, strides, box, step,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    CHECK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, size, strides, box,
+                                 step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
     return map;
 }
 
 /* Returns true if a product of 60 rows, 8 N - 4 columns and k terms has the right bits, and 0 outside. */
-template <bool A_ALONG, bool B_ALONG, int N, bool REGISTERS, int BUG> static bool wgmma_is_right(int k)
+template <bool A_ALONG, bool B_ALONG, int N, bool REGISTERS, int BUG>
+static bool wgmma_is_right(int k)
 {
     const int m = 60, n = 8 * N - 4, a_row = A_ALONG ? 200 : 64, b_row = B_ALONG ? 200 : 8 * N;
-    std::vector<uint16_t> a((size_t)(A_ALONG ? 64 : k) * (size_t)a_row), b((size_t)(B_ALONG ? 8 * N : k) * (size_t)b_row);
-    std::vector<float> x = numbers(a.size() + b.size() + 512 * N), d(x.end() - 512 * N, x.end()), want = d;
+    std::vector<uint16_t> a((size_t)(A_ALONG ? 64 : k) * (size_t)a_row),
+        b((size_t)(B_ALONG ? 8 * N : k) * (size_t)b_row);
+    std::vector<float> x = numbers(a.size() + b.size() + 512 * N), d(x.end() - 512 * N, x.end()),
+                       want = d;
     for (size_t i = 0; i < a.size() + b.size(); i++)
         (i < a.size() ? a[i] : b[i - a.size()]) = (uint16_t)(__float_as_uint(x[i]) >> 16);
     for (int i = 0; i < m; i++)
@@ -727,8 +735,10 @@ template <bool A_ALONG, bool B_ALONG, int N, bool REGISTERS, int BUG> static boo
     on_device<uint16_t> da(a), db(b);
     on_device<float> dd(d);
     const uint64_t terms = (uint64_t)k;
-    const tma_operands of = { map_of(da, A_ALONG ? terms : 60, A_ALONG ? 60 : terms, (uint64_t)a_row),
-                              map_of(db, B_ALONG ? terms : 8 * N - 4, B_ALONG ? 8 * N - 4 : terms, (uint64_t)b_row) };
+    const tma_operands of = {
+        map_of(da, A_ALONG ? terms : 60, A_ALONG ? 60 : terms, (uint64_t)a_row),
+        map_of(db, B_ALONG ? terms : 8 * N - 4, B_ALONG ? 8 * N - 4 : terms, (uint64_t)b_row)
+    };
     OK(cudaFuncSetAttribute(wgmma_by_tma<A_ALONG, B_ALONG, N, REGISTERS, BUG>,
                             cudaFuncAttributeMaxDynamicSharedMemorySize, 4 << 13));
     OK(LAUNCH((wgmma_by_tma<A_ALONG, B_ALONG, N, REGISTERS, BUG>), 1, 128, 4 << 13, 0, of, dd, k));
@@ -754,14 +764,19 @@ static void test_wgmma(void)
         CHECK((!wgmma_is_right<true, false, 16, false, EARLY_RESULT>(16)));
         CHECK((!wgmma_is_right<true, false, 16, false, ONE_MORE_GROUP>(64)));
         CHECK((!wgmma_is_right<true, false, 16, false, OLD_PHASE>(64)));
-        dies("expects 24575 bytes, but", [] { wgmma_is_right<true, false, 16, false, FEW_BYTES>(64); });
-        dies("waits for an mbarrier", [] { wgmma_is_right<true, false, 16, false, MANY_BYTES>(64); });
+        dies("expects 24575 bytes, but",
+             [] { wgmma_is_right<true, false, 16, false, FEW_BYTES>(64); });
+        dies("waits for an mbarrier",
+             [] { wgmma_is_right<true, false, 16, false, MANY_BYTES>(64); });
         dies("without a wgmma.fence", [] { wgmma_is_right<true, false, 16, false, NO_FENCE>(64); });
-        dies("initialised without a fence", [] { wgmma_is_right<true, false, 16, false, NO_BARRIER_FENCE>(64); });
-        dies("used again before", [] { wgmma_is_right<true, false, 16, false, NO_WAIT_FOR_LOADS>(128); });
+        dies("initialised without a fence",
+             [] { wgmma_is_right<true, false, 16, false, NO_BARRIER_FENCE>(64); });
+        dies("used again before",
+             [] { wgmma_is_right<true, false, 16, false, NO_WAIT_FOR_LOADS>(128); });
         dies("used again before", [] { wgmma_is_right<true, false, 16, false, TWICE_ARMED>(64); });
         dies("at a multiple of 1024", [] { wgmma_is_right<true, false, 16, false, ASTRAY>(64); });
-        dies("a wgmma for which it has not waited", [] { wgmma_is_right<true, false, 16, false, WGMMA_LEFT>(64); });
+        dies("a wgmma for which it has not waited",
+             [] { wgmma_is_right<true, false, 16, false, WGMMA_LEFT>(64); });
         on_device<unsigned> flags(std::vector<unsigned>(10));
         on_device<int> sum(std::vector<int>(1));
         LAUNCH(in_turn<0>, 8, 1, 0, 0, flags, sum);
@@ -772,8 +787,10 @@ static void test_wgmma(void)
         });
         OK(cudaMemset(flags, 0, 40));
         if (s == CUDA_SHIM_REVERSE)
-            dies("waits for a block that has not run", [&] { LAUNCH(in_turn<1>, 8, 1, 0, 0, flags, sum); });
-        dies("waits for a block that has not run", [&] { LAUNCH(in_turn<2>, 8, 1, 0, 0, flags, sum); });
+            dies("waits for a block that has not run",
+                 [&] { LAUNCH(in_turn<1>, 8, 1, 0, 0, flags, sum); });
+        dies("waits for a block that has not run",
+             [&] { LAUNCH(in_turn<2>, 8, 1, 0, 0, flags, sum); });
     }
     settings_reset();
     const cuuint64_t size[4] = { 70, 3, 2, 2 }, strides[3] = { 160, 640, 2560 };
@@ -784,17 +801,22 @@ static void test_wgmma(void)
     on_device<uint16_t> dx(x), out(std::vector<uint16_t>(4097, 0));
     tma_operands of;
     const auto encode = [&](void *at, const cuuint64_t *stride) {
-        return cuTensorMapEncodeTiled(&of.a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, at, size, stride, box, step,
-                                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        return cuTensorMapEncodeTiled(
+            &of.a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, at, size, stride, box, step,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
     const cuuint64_t odd[3] = { 160, 648, 2560 };
-    CHECK(encode(dx + 4, strides) == CUDA_ERROR_INVALID_VALUE && encode(dx, odd) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(encode(dx + 4, strides) == CUDA_ERROR_INVALID_VALUE &&
+          encode(dx, odd) == CUDA_ERROR_INVALID_VALUE);
     dies("that are not allocated", [&] { encode(dx + 3000, strides); });
     CHECK(encode(dx, strides) == CUDA_SUCCESS);
     OK(cudaFuncSetAttribute(one_box, cudaFuncAttributeMaxDynamicSharedMemorySize, 9 << 10));
-    for (int way = 0; way < 5; way++) { /* inside, over an edge of each axis, before the first element */
-        const int at[5][4] = { { 0, 0, 1, 1 }, { 64, 1, 0, 1 }, { 8, 2, 1, 2 }, { 0, -1, 2, 0 }, { -3, -2, 1, 0 } };
+    for (int way = 0; way < 5;
+         way++) { /* inside, over an edge of each axis, before the first element */
+        const int at[5][4] = {
+            { 0, 0, 1, 1 }, { 64, 1, 0, 1 }, { 8, 2, 1, 2 }, { 0, -1, 2, 0 }, { -3, -2, 1, 0 }
+        };
         const int *o = at[way];
         OK(LAUNCH(one_box, 1, 1, 9 << 10, 0, of, out, o[0], o[1], o[2], o[3]));
         std::vector<uint16_t> got = fetched(out, 4097);

@@ -100,10 +100,10 @@ __device__ __forceinline__ void gckpti_mbarrier_fence(void)
 /* Arrives, and adds bytes that the phase expects. */
 __device__ __forceinline__ void gckpti_mbarrier_expect(uint64_t *bar, int bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     gckpti_shared_address(bar)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gckpti_shared_address(bar)),
+        "r"(bytes)
+        : "memory");
 }
 /* Waits until the phase of this parity is complete; of a new mbarrier, the phase of parity 1 is. */
 __device__ __forceinline__ void gckpti_mbarrier_wait(uint64_t *bar, uint32_t parity)
@@ -174,29 +174,29 @@ template <int N> __device__ __forceinline__ void gckpti_wgmma_settle(float (&c)[
 template <bool A_ALONG, bool B_ALONG>
 __device__ __forceinline__ void gckpti_wgmma(float (&c)[16][4], uint64_t a, uint64_t b)
 {
-    WGMMA("128", R64, "%64, %65, 1, 1, 1, %66, %67", C32(0),
-          C32(8) : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
+    WGMMA("128", R64, "%64, %65, 1, 1, 1, %66, %67", C32(0), C32(8)
+          : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
 }
 template <bool A_ALONG, bool B_ALONG>
 __device__ __forceinline__ void gckpti_wgmma(float (&c)[8][4], uint64_t a, uint64_t b)
 {
-    WGMMA("64", R32, "%32, %33, 1, 1, 1, %34, %35", C32(0) : "l"(a), "l"(b), "n"(!A_ALONG),
-          "n"(!B_ALONG));
+    WGMMA("64", R32, "%32, %33, 1, 1, 1, %34, %35", C32(0)
+          : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
 }
 /* The same with a in registers, as mma.sync has it. */
 template <bool B_ALONG>
 __device__ __forceinline__ void gckpti_wgmma_registers(float (&c)[16][4], const uint32_t a[4],
                                                        uint64_t b)
 {
-    WGMMA("128", R64, "{%64,%65,%66,%67}, %68, 1, 1, 1, %69", C32(0),
-          C32(8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!B_ALONG));
+    WGMMA("128", R64, "{%64,%65,%66,%67}, %68, 1, 1, 1, %69", C32(0), C32(8)
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!B_ALONG));
 }
 template <bool B_ALONG>
 __device__ __forceinline__ void gckpti_wgmma_registers(float (&c)[8][4], const uint32_t a[4],
                                                        uint64_t b)
 {
-    WGMMA("64", R32, "{%32,%33,%34,%35}, %36, 1, 1, 1, %37", C32(0) : "r"(a[0]), "r"(a[1]),
-          "r"(a[2]), "r"(a[3]), "l"(b), "n"(!B_ALONG));
+    WGMMA("64", R32, "{%32,%33,%34,%35}, %36, 1, 1, 1, %37", C32(0)
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!B_ALONG));
 }
 #undef WGMMA
 #undef R64
