@@ -1,6 +1,6 @@
 /* gradckpt_cuda.cu - a CUDA device as a backend of gradckpt.h.  MIT licence.
  *
- *     nvcc -O3 -std=c++17 -fmad=false -arch=sm_90 -c gradckpt_cuda.cu
+ *     nvcc -O3 -std=c++17 -fmad=false -arch=native -c gradckpt_cuda.cu     (H100, H200: -arch=sm_90a)
  *
  * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
  * else is needed but CUDA 12 or newer. Then
@@ -14,16 +14,17 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 627
+ *     >>device    streams, memory, errors, launching, captures                                 789
  *     >>common    fill, add, convert, update, dequantise                                       627
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3385
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1351
- *     >>backend   which kernels there are, the self-test, the table                            312
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1588
+ *     >>backend   which kernels there are, the self-test, the table                            390
  */
 #ifdef _MSC_VER
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
 #endif
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
+#include <cuda.h> /* types of tensor maps; libcuda is not linked */
 #include <cuda_runtime.h>
 /* Launches a kernel and returns this launch's own error, unlike <<< >>> and cudaGetLastError. */
 template <class... P, class... A>
@@ -53,6 +54,7 @@ cudaError_t gckpti_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 #define GCKPT_STATIC
 #define GCKPT_NO_FAST
 #define GCKPT_NO_STDIO
@@ -83,6 +85,7 @@ enum {
     TEXT = 256,  /* bytes of an error text */
     LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
+    SHARES = 256, /* more than the multiprocessors of a device with sm_90a */
     SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     CAPTURES = 4096 /* most captures of a device */
@@ -93,6 +96,8 @@ enum {
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
+
+enum { PARAM_BYTES = sizeof(StepParamSet) + SHARES * sizeof(unsigned) };
 
 /* A CUDA graph of a micro-batch. */
 struct Capture {
@@ -127,6 +132,9 @@ struct Device {
     long blocks;                /* allocated blocks, of device and of pinned memory */
     char problem[TEXT];         /* the first error of the executors that have these blocks */
     StepParamSet now, *params;      /* `params` gets a copy of `now` */
+    bool wgmma;                     /* products use wgmma (fast/wgmma.cu) */
+    unsigned *shares;               /* [SHARES] of WgmmaProduct, after params */
+    decltype(&cuTensorMapEncodeTiled) encode;
     Slot slots[SLOTS];
     char *pinned, *staged;      /* memory of the slots; NULL before the first block */
     /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
@@ -374,6 +382,152 @@ __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float secon
     return gckpti_bits(second) & 0x7f800000u ? y : y & 0x8000ffffu;
 }
 #define UNROLL _Pragma("unroll")
+__device__ __forceinline__ uint32_t gckpti_shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+/* ---- sm_90a: mbarriers, loads of boxes by TMA, wgmma ---- A phase of an mbarrier is complete when
+ * all its arrivals and all expected bytes are there. */
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define GCKPTI_NO_WGMMA /* kernels with wgmma are empty */
+#endif
+__device__ __forceinline__ bool gckpti_has_wgmma(void)
+{
+#ifdef GCKPTI_NO_WGMMA
+    return false;
+#else
+    return true;
+#endif
+}
+__device__ __forceinline__ void gckpti_mbarrier_init(uint64_t *bar, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gckpti_shared_address(bar)),
+                 "r"(arrivals)
+                 : "memory");
+}
+/* Makes initialised mbarriers visible to TMA. */
+__device__ __forceinline__ void gckpti_mbarrier_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+}
+/* Arrives, and adds bytes that the phase expects. */
+__device__ __forceinline__ void gckpti_mbarrier_expect(uint64_t *bar, int bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gckpti_shared_address(bar)),
+        "r"(bytes)
+        : "memory");
+}
+/* Waits until the phase of this parity is complete; of a new mbarrier, the phase of parity 1 is. */
+__device__ __forceinline__ void gckpti_mbarrier_wait(uint64_t *bar, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred complete;\nwaits:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+                 "@!complete bra waits;\n}" ::"r"(gckpti_shared_address(bar)),
+                 "r"(parity)
+                 : "memory");
+}
+/* Loads a box of a tensor, from element x of line y on (of plane z, of volume w), as zeros where it
+ * is outside of the tensor. */
+#define TMA_LOAD(rank, coordinates, ...)                                                           \
+    asm volatile("cp.async.bulk.tensor." rank ".shared::cluster.global.mbarrier::complete_tx"      \
+                 "::bytes [%0], [%1, {" coordinates "}], [%2];" ::"r"(gckpti_shared_address(to)),  \
+                 "l"(&map), "r"(gckpti_shared_address(bar)), __VA_ARGS__                           \
+                 : "memory")
+__device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
+                                                uint64_t *bar)
+{
+    TMA_LOAD("2d", "%3, %4", "r"(x), "r"(y));
+}
+__device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
+                                                int z, uint64_t *bar)
+{
+    TMA_LOAD("3d", "%3, %4, %5", "r"(x), "r"(y), "r"(z));
+}
+__device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
+                                                int z, int w, uint64_t *bar)
+{
+    TMA_LOAD("4d", "%3, %4, %5, %6", "r"(x), "r"(y), "r"(z), "r"(w));
+}
+#undef TMA_LOAD
+/* Between other uses of the registers of c or a, and a wgmma. */
+__device__ __forceinline__ void gckpti_wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void gckpti_wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* Waits until all groups of wgmma except the last N are complete. */
+template <int N> __device__ __forceinline__ void gckpti_wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+/* Keeps the compiler from reading c before the wait. */
+template <int N> __device__ __forceinline__ void gckpti_wgmma_settle(float (&c)[N][4])
+{
+    UNROLL for (int i = 0; i < 4 * N; i++) asm volatile("" : "+f"(c[i / 4][i % 4])::"memory");
+}
+#define C4(x)  "+f"(c[x][0]), "+f"(c[x][1]), "+f"(c[x][2]), "+f"(c[x][3])
+#define C32(x) C4(x), C4(x + 1), C4(x + 2), C4(x + 3), C4(x + 4), C4(x + 5), C4(x + 6), C4(x + 7)
+#define R32                                                                                        \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define R64                                                                                        \
+    R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,"    \
+        "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA(n, registers, operands, ...)                                                         \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" registers             \
+                 "}, " operands ";"                                                                \
+                 : __VA_ARGS__)
+/* Computes c (64, 8 N) += a (64,16) b (16, 8 N) by a warpgroup, from descriptors. Warp w has rows
+ * 16 w to 16 w + 15; c[x] is as mma.sync leaves columns 8 x to 8 x + 7. A_ALONG, B_ALONG: lines of
+ * the operand are along k. */
+template <bool A_ALONG, bool B_ALONG>
+__device__ __forceinline__ void gckpti_wgmma(float (&c)[16][4], uint64_t a, uint64_t b)
+{
+    WGMMA("128", R64, "%64, %65, 1, 1, 1, %66, %67", C32(0), C32(8)
+          : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
+}
+template <bool A_ALONG, bool B_ALONG>
+__device__ __forceinline__ void gckpti_wgmma(float (&c)[8][4], uint64_t a, uint64_t b)
+{
+    WGMMA("64", R32, "%32, %33, 1, 1, 1, %34, %35", C32(0)
+          : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
+}
+/* The same with a in registers, as mma.sync has it. */
+template <bool B_ALONG>
+__device__ __forceinline__ void gckpti_wgmma_registers(float (&c)[16][4], const uint32_t a[4],
+                                                       uint64_t b)
+{
+    WGMMA("128", R64, "{%64,%65,%66,%67}, %68, 1, 1, 1, %69", C32(0), C32(8)
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!B_ALONG));
+}
+template <bool B_ALONG>
+__device__ __forceinline__ void gckpti_wgmma_registers(float (&c)[8][4], const uint32_t a[4],
+                                                       uint64_t b)
+{
+    WGMMA("64", R32, "{%32,%33,%34,%35}, %36, 1, 1, 1, %37", C32(0)
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!B_ALONG));
+}
+#undef WGMMA
+#undef R64
+#undef R32
+#undef C32
+#undef C4
+/* What a thread stored before gckpti_release, another block reads after gckpti_acquire, which waits
+ * until the flag is 1. */
+__device__ __forceinline__ void gckpti_release(unsigned *flag)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+}
+__device__ __forceinline__ void gckpti_acquire(const unsigned *flag)
+{
+    unsigned set = 0;
+    while (!set)
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
+}
 #else
 uint32_t gckpti_to_bf16_pair(float first, float second)
 {
@@ -384,6 +538,16 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
+/* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded, each
+ * at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and the
+ * boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes, and the
+ * next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms further. */
+template <bool ALONG> __device__ inline uint64_t gckpti_wgmma_matrix(const void *boxes)
+{
+    const uint64_t stride = 1024 >> 4, box = ALONG ? 1 : 64 * 128 >> 4, swizzle_128 = 1;
+    return swizzle_128 << 62 | stride << 32 | box << 16 | gckpti_shared_address(boxes) >> 4;
+}
+template <bool ALONG> constexpr uint64_t gckpti_wgmma_16 = (ALONG ? 16 * 2 : 16 * 128) >> 4;
 #define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++)
 
 /* >>device/memory */
@@ -4705,9 +4869,10 @@ int64_t attention_workspace(const gckpt_call *call, bool backward)
 
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
- * these. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
- * tokens are computed in groups of TOKENS, one group after the other, starting at the accumulator.
- * So the bits do not depend on tiles, nor on where a batch is divided between groups. */
+ * these. Products use only the instruction mma.m16n8k16 or, with sm_90a, wgmma.m64nNk16: bf16
+ * operands, binary32 sums. Sums over tokens are computed in groups of TOKENS, one group after the
+ * other, starting at the accumulator. So the bits do not depend on tiles, nor on where a batch is
+ * divided between groups. */
 namespace fast
 {
 enum { TOKENS = 16 };
@@ -4851,27 +5016,34 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
 
 enum { BK = 32 }; /* terms of a stage in shared memory */
 
+/* Returns the distance of a thread's y-th row from its first. c[y] is ROWS rows after c[y - 1], and
+ * has two rows: 16 in mma.sync, 64 in wgmma. */
+template <int ROWS> __host__ __device__ constexpr int mma_offset(int y)
+{
+    return y / 2 * ROWS + y % 2 * 8;
+}
+
 /* Initialises a thread's elements: with c's old value, the bias, or 0. Code that runs once for each
  * tile is short, since its instructions come from the L2. */
-template <int DOWN, int ACROSS>
-__device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
+template <int ROWS, int DOWN, int ACROSS>
+__device__ inline void mma_start(const MmaProduct &p, bool accumulate, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
 {
-    const bool bias = !p.accumulate && (p.bias.f32 || p.bias.bf16);
+    const bool bias = !accumulate && (p.bias.f32 || p.bias.bf16);
     UNROLLED(e, 2 * ACROSS) {
         const int column = j + e / 2 * 8 + e % 2;
         const float first = bias && column < p.n ? value_at(p.bias, column) : 0.0f;
         UNROLLED(y, 2 * DOWN) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
     }
-    UNROLL for (int y = 0; y < 2 * DOWN && p.accumulate; y++)
+    UNROLL for (int y = 0; y < 2 * DOWN && accumulate; y++)
     {
-        const int64_t at = (int64_t)(i + y * 8) * p.c_row + j;
+        const int64_t at = (int64_t)(i + mma_offset<ROWS>(y)) * p.c_row + j;
         UNROLL for (int x = 0; x < ACROSS && whole; x++)
         {
             const Vec<float, 2> pair = load<2>(p.c, at + x * 8);
             c[y / 2][x][y % 2 * 2] = pair.v[0], c[y / 2][x][y % 2 * 2 + 1] = pair.v[1];
         }
-        const int left = i + y * 8 < p.m ? p.n - j : 0;
+        const int left = i + mma_offset<ROWS>(y) < p.m ? p.n - j : 0;
         UNROLL for (int e = 0; e < 2 * ACROSS && !whole; e++) if (e / 2 * 8 + e % 2 < left)
             c[y / 2][e / 2][y % 2 * 2 + e % 2] = value_at(p.c, at + e / 2 * 8 + e % 2);
     }
@@ -4926,14 +5098,22 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     }
 }
 
-/* Positions of a block's tile, of the warp's quarter in it, and of this thread's elements in c. */
-template <int size> struct MmaCoords {
+/* Returns the number of size x size tiles. */
+__host__ __device__ inline int tile_count(const MmaProduct &p, int size)
+{
+    return (p.m + size - 1) / size * ((p.n + size - 1) / size);
+}
+
+/* Positions of a tile, of a warp's part of it (a quarter or, in wgmma, 16 of each 64 rows), and of a
+ * thread's first element in c. */
+template <int size, int ROWS = 16> struct MmaCoords {
     int i0, j0, row, column, i, j;
-    __device__ MmaCoords(const MmaProduct &p, int block, int thread)
+    __device__ MmaCoords(const MmaProduct &p, int tile, int thread)
     {
         int across = (p.n + size - 1) / size, lane = thread % 32, warp = thread / 32;
-        i0 = block / across * size, j0 = block % across * size;
-        row = warp / 2 * (size / 2), column = warp % 2 * (size / 2);
+        i0 = tile / across * size, j0 = tile % across * size;
+        row = ROWS == 64 ? warp * 16 : warp / 2 * (size / 2);
+        column = ROWS == 64 ? 0 : warp % 2 * (size / 2);
         i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     }
 };
@@ -5001,12 +5181,13 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
 }
 
 /* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. STAGED: that
- * has space for two tiles of c. */
+ * has space for two tiles of c. In wgmma, a thread has columns of the whole tile. */
 template <int size, bool STAGED, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
-                                    uint16_t *tiles)
+                                    uint16_t *tiles, int tile = gckpti_block_index())
 {
-    const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
+    enum { ROWS = ACROSS * 8 == size ? 64 : 16, STATS = size / 16 /* of 64 columns of 128 */ };
+    const MmaCoords<size, ROWS> at(p, tile, gckpti_thread_index());
     const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
                whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
     if (writes_bf16) {
@@ -5016,17 +5197,18 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
                                                                p.n, tiles + size * size);
     }
     UNROLLED(y, 2 * DOWN) {
-        if (epilogue == ROW_STATS)
-            finish_row_stats<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
-        else if (epilogue == GRADIENTS)
-            finish_gradients<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
+        const int i = at.i + mma_offset<ROWS>(y);
+        UNROLL for (int x = 0; x < ACROSS && epilogue == ROW_STATS; x += STATS)
+            finish_row_stats<STATS>(p, i, at.j + x * 8, c[y / 2] + x, y % 2 * 2);
+        if (epilogue == GRADIENTS)
+            finish_gradients<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
     }
     if (writes_bf16) {
         UNROLLED(x, ACROSS) {
             uint16_t *to = tiles + at.j % 8 +
                            Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
             UNROLLED(y, 2 * DOWN) /* chunks repeat after 8 lines */
-                *(uint32_t *)(void *)(to + y * 8 * size) =
+                *(uint32_t *)(void *)(to + mma_offset<ROWS>(y) * size) =
                     gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
         }
         gckpti_cp_async_commit();
@@ -5038,14 +5220,226 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             mma_write_fused<size, STAGED, false>(p, at.i0, at.j0, tiles);
     } else if (epilogue != ROW_STATS) {
         UNROLLED(y, 2 * DOWN) {
-            float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
-            const int left = at.i + y * 8 < p.m ? p.n - at.j : 0;
+            const int i = at.i + mma_offset<ROWS>(y), left = i < p.m ? p.n - at.j : 0;
+            float *to = p.c.f32 + (int64_t)i * p.c_row + at.j;
             UNROLL for (int x = 0; x < ACROSS && whole; x++)
                 store(to + x * 8, load<2>(c[y / 2][x] + y % 2 * 2));
             UNROLL for (int e = 0; e < 2 * ACROSS && !whole; e++) if (e / 2 * 8 + e % 2 < left)
                 to[e / 2 * 8 + e % 2] = c[y / 2][e / 2][y % 2 * 2 + e % 2];
         }
     }
+}
+
+/* >>fast/wgmma */
+/* ---- products by wgmma and TMA, on devices with sm_90a ---- As in mma_product_kernel, an element
+ * is one chain of groups of 16 terms, in order, in one register, for any tile. A block is a
+ * warpgroup with a tile of size x size; one of its threads lets TMA load stages of 64 terms, as
+ * boxes of 64 x 64.
+ *
+ * Weight gradients have few tiles with many terms. If there are more tiles than multiprocessors, a
+ * block on each takes an equal share of the terms of all tiles (McNaughton's rule of preemptive
+ * scheduling): where a share ends within a tile, the block leaves its sums in c, and the block of
+ * the next share continues the chain from there. A share has at least the terms of a tile, so a
+ * block can begin with the tile that it hands on and end with the tile that it continues.
+ *
+ * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only for
+ * the share before its own, whose block has begun, and which is handed on before that block waits
+ * for anything. */
+enum { BOX = 64, BOX_SIZE = BOX * BOX };
+
+struct WgmmaProduct {
+    CUtensorMap a, b;
+    MmaProduct p;
+    /* NULL: each block computes a tile. Else [0]: number of shares drawn, 0 between launches; [1 + i]:
+     * 1 if c has the sums of the tile that share i hands on. */
+    unsigned *shares;
+};
+
+/* Shared memory: a ring of stages, each with a tile of a and one of b. */
+template <int size, int a_along, int b_along> struct WgmmaStages {
+    enum { COUNT = a_along ? 3 : size == 128 ? 6 : 8, TILE = size * BOX, BYTES = 4 * TILE };
+    uint16_t *tiles;
+    uint64_t *loaded; /* mbarriers of the stages */
+    int now;          /* the stage that is multiplied next */
+    uint32_t parity;  /* of the phase of its mbarrier */
+
+    /* Loads a step (64 terms) of a tile into the stage that is `ahead` of the next one. */
+    __device__ void load(const WgmmaProduct &q, const MmaCoords<size, 64> &at, int step,
+                         int ahead) const
+    {
+        const int stage = now + ahead - (now + ahead < COUNT ? 0 : COUNT), term = step * BOX;
+        uint16_t *to = tiles + stage * 2 * TILE;
+        gckpti_mbarrier_expect(loaded + stage, BYTES);
+        UNROLLED(x, size / BOX) {
+            const int i = at.i0 + x * BOX, j = at.j0 + x * BOX;
+            gckpti_tma_load(to + x * BOX_SIZE, q.a, a_along ? term : i, a_along ? i : term,
+                            loaded + stage);
+            gckpti_tma_load(to + TILE + x * BOX_SIZE, q.b, b_along ? term : j, b_along ? j : term,
+                            loaded + stage);
+        }
+    }
+    /* Waits for the stage and begins to add GROUPS groups of 16 of its terms to c. */
+    template <int GROUPS>
+    __device__ __forceinline__ void multiply(float (&c)[size / 64][size / 8][4], int first) const
+    {
+        const uint16_t *at = tiles + now * 2 * TILE;
+        const uint64_t a = gckpti_wgmma_matrix<a_along>(at),
+                       b = gckpti_wgmma_matrix<b_along>(at + TILE);
+        gckpti_mbarrier_wait(loaded + now, parity);
+        gckpti_wgmma_fence();
+        UNROLLED(g, GROUPS) {
+            UNROLLED(y, size / 64)
+                gckpti_wgmma<a_along, b_along>(
+                    c[y], a + (first + g) * gckpti_wgmma_16<a_along> + y * (BOX_SIZE * 2 >> 4),
+                    b + (first + g) * gckpti_wgmma_16<b_along>);
+        }
+        gckpti_wgmma_commit();
+    }
+    __device__ void next()
+    {
+        now = now + 1 < COUNT ? now + 1 : 0;
+        parity ^= now == 0;
+    }
+};
+
+/* Adds the terms of steps first..end-1 of a tile to c. The first stages are loaded already. */
+template <int size, int a_along, int b_along>
+__device__ __forceinline__ void wgmma_terms(const WgmmaProduct &q, const MmaCoords<size, 64> &at,
+                                            int first, int end,
+                                            WgmmaStages<size, a_along, b_along> &stages,
+                                            float (&c)[size / 64][size / 8][4])
+{
+    enum { AHEAD = WgmmaStages<size, a_along, b_along>::COUNT - 2 };
+    const int whole = min(end, q.p.k / BOX), left = q.p.k - whole * BOX;
+    if (first < whole) { /* one step before the loop, in which c belongs to wgmma */
+        stages.template multiply<4>(c, 0);
+        stages.next();
+#pragma unroll 1
+        for (int s = first + 1; s < whole; s++) {
+            stages.template multiply<4>(c, 0);
+            stages.next();
+            gckpti_wgmma_wait<1>();
+            __syncthreads(); /* nobody reads the stage of step s - 1 any more */
+            if (threadIdx.x == 0 && s + 1 + AHEAD < end)
+                stages.load(q, at, s + 1 + AHEAD, AHEAD);
+        }
+        gckpti_wgmma_wait<0>();
+        UNROLLED(y, size / 64) gckpti_wgmma_settle(c[y]);
+    }
+    if (whole < end) {
+#pragma unroll 1
+        for (int g = 0; g * 16 < left; g++) {
+            stages.template multiply<1>(c, g);
+            gckpti_wgmma_wait<0>();
+            UNROLLED(y, size / 64) gckpti_wgmma_settle(c[y]);
+        }
+        stages.next();
+    }
+    __syncthreads(); /* nor any other stage */
+}
+
+/* Draws the number of a share, once for each block. */
+__device__ inline unsigned draw_share(unsigned *shares)
+{
+    const unsigned share = atomicAdd(shares, 1u);
+    if (share + 1 == gridDim.x)
+        *shares = 0;
+    return share;
+}
+
+template <int size, int a_along, int b_along, Epilogue epilogue>
+__global__ void __launch_bounds__(128, a_along ? 2 : 1)
+    wgmma_product_kernel(const __grid_constant__ WgmmaProduct q)
+{
+#ifndef GCKPTI_NO_WGMMA
+    typedef WgmmaStages<size, a_along, b_along> Stages;
+    DYNAMIC_SHARED(uint4, product_tiles);
+    SHARED(uint64_t, loaded, [Stages::COUNT]);
+    SHARED(unsigned, drawn, [1]);
+    uint16_t *tiles =
+        (uint16_t *)product_tiles + (-gckpti_shared_address(product_tiles) & 1023) / 2;
+    Stages stages = { tiles, loaded, 0, 0 };
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < Stages::COUNT; s++)
+            gckpti_mbarrier_init(loaded + s, 1);
+        gckpti_mbarrier_fence();
+        drawn[0] = q.shares ? draw_share(q.shares) : blockIdx.x;
+    }
+    __syncthreads();
+    const int steps = (q.p.k + BOX - 1) / BOX, share = (int)drawn[0];
+    const int64_t all = (int64_t)tile_count(q.p, size) * steps;
+    const int from = (int)(all * share / gridDim.x), to = (int)(all * (share + 1) / gridDim.x);
+    for (int tile = (to - 1) / steps; (tile + 1) * steps > from; tile--) {
+        const int first = max(from - tile * steps, 0), end = min(to - tile * steps, steps);
+        const MmaCoords<size, 64> at(q.p, tile, (int)threadIdx.x);
+        float c[size / 64][size / 8][4];
+#pragma unroll 1
+        for (int s = 0; s < Stages::COUNT && threadIdx.x == 0 && first + s < end; s++)
+            stages.load(q, at, first + s, s);
+        if (first > 0) {
+            if (threadIdx.x == 0) {
+                gckpti_acquire(q.shares + share);
+                q.shares[share] = 0;
+            }
+            __syncthreads();
+        }
+        const bool whole = at.i0 + size <= q.p.m && at.j0 + size <= q.p.n;
+        mma_start<64>(q.p, q.p.accumulate || first > 0, whole && q.p.aligned, at.i, at.j, c);
+        wgmma_terms<size, a_along, b_along>(q, at, first, end, stages, c);
+        mma_epilogue<size, true, epilogue>(q.p, c, tiles, tile);
+        if (end < steps) {
+            __threadfence();
+            __syncthreads();
+            if (threadIdx.x == 0)
+                gckpti_release(q.shares + 1 + share);
+        }
+    }
+#endif
+}
+
+/* Describes bf16 values for TMA, in boxes of 64 x 64: size[i] elements along axis i, of which the
+ * first is contiguous; stride[i] elements, a multiple of 8, from index to index of axis i + 1. */
+template <int RANK>
+CUtensorMap tensor_map(const gckpt_call *call, const uint16_t *x, const int64_t (&size)[RANK],
+                       const int64_t (&stride)[RANK - 1])
+{
+    CUtensorMap map;
+    cuuint64_t sizes[RANK], strides[RANK];
+    cuuint32_t box[RANK], steps[RANK];
+    for (int i = 0; i < RANK; i++) {
+        sizes[i] = (cuuint64_t)size[i], strides[i] = 2 * (cuuint64_t)stride[i < RANK - 1 ? i : 0];
+        box[i] = i < 2 ? 64 : 1, steps[i] = 1;
+    }
+    Device *d = device_of(call);
+    const CUresult result =
+        d->encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, RANK, (void *)(uintptr_t)x, sizes,
+                  strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    check(d, result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "a tensor map");
+    return map;
+}
+
+/* Returns true if wgmma computes p. This must not depend on the number of tokens, as mma.sync may
+ * round otherwise. */
+bool takes_wgmma(const gckpt_call *call, const MmaProduct &p)
+{
+    return device_of(call)->wgmma && p.a.aligned && p.b.aligned;
+}
+
+/* Runs a product; at most `sms` blocks share the terms of a weight gradient. */
+template <int size, int a_along, int b_along, Epilogue epilogue>
+void wgmma_product(const gckpt_call *call, const MmaProduct &p, int sms)
+{
+    typedef WgmmaStages<size, a_along, b_along> Stages;
+    const auto map = [&](const Matrix<uint16_t> &x, int64_t lines, bool along) {
+        return tensor_map<2>(call, x.x, { along ? p.k : lines, along ? lines : p.k }, { x.stride });
+    };
+    const int tiles = tile_count(p, size);
+    const bool share = !a_along && p.c.f32 && tiles > sms;
+    const WgmmaProduct q = { map(p.a, p.m, a_along), map(p.b, p.n, b_along), p,
+                             share ? device_of(call)->shares : NULL };
+    run<wgmma_product_kernel<size, a_along, b_along, epilogue>>(
+        call, dim3((unsigned)(share ? sms : tiles)), 128, Stages::COUNT * Stages::BYTES + 1024, q);
 }
 
 /* >>fast/products */
@@ -5172,7 +5566,7 @@ __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     const MmaCoords<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
     float c[size / 32][size / 16][4];
     const bool whole = at.i0 + size <= p.m && at.j0 + size <= p.n;
-    mma_start(p, whole && p.aligned, at.i, at.j, c);
+    mma_start<16>(p, p.accumulate, whole && p.aligned, at.i, at.j, c);
     if (whole && p.a.aligned && p.b.aligned && p.k % BK == 0)
         mma_terms<STEPS, true, size, a_along, b_along>(p, at, tiles, c);
     else
@@ -5180,12 +5574,17 @@ __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_epilogue<size, size <= STEPS * BK, epilogue>(p, c, tiles);
 }
 
-/* An SM with 100 KiB (sm_86, sm_89, sm_120) holds two blocks of 128 x 128 with 3 stages. */
+/* Runs a product, by wgmma if the device has it. Of mma.sync, an SM with 100 KiB (sm_86, sm_89,
+ * sm_120) holds two blocks of 128 x 128 with 3 stages. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     enum { STAGE_BYTES = 2 * size * BK * (int)sizeof(uint16_t), LESS = size == 128 ? 3 : STAGES };
-    int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    const int blocks = tile_count(p, size);
+    if constexpr (size == 128 || !a_along) {
+        if (takes_wgmma(call, p))
+            return wgmma_product<size, a_along, b_along, epilogue>(call, p, sm_count(call));
+    }
     if (attribute_of(call, cudaDevAttrMaxSharedMemoryPerMultiprocessor) < 2 * STAGES * STAGE_BYTES)
         run<mma_product_kernel<size, LESS, a_along, b_along, epilogue>>(
             call, dim3((unsigned)blocks), 128, LESS * STAGE_BYTES, p);
@@ -5195,16 +5594,18 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 }
 
 /* Returns the number of size x size tiles on the busiest processor. */
-int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
+int tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
 {
-    int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    return (tiles + sm_count(call) - 1) / sm_count(call);
+    return (tile_count(p, size) + sm_count(call) - 1) / sm_count(call);
 }
 
-/* Three 64 x 64 tiles take as long as one of 128 x 128 (four: 1.24 to 1.51 times, on an H200). */
+/* Three 64 x 64 tiles take as long as one of 128 x 128 (four: 1.24 to 1.51 times, on an H200). With
+ * wgmma, only weight gradients have small tiles; they are shared evenly among all processors. */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
-    if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
+    const int sms = sm_count(call), large = tile_count(p, 128), small = tile_count(p, 64);
+    if (takes_wgmma(call, p) ? a_along || 3 * (large > sms ? large : sms) <= small
+                             : 3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
         run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
@@ -5398,7 +5799,7 @@ void linear_forward(const gckpt_call *call)
 }
 
 /* dw is launched so that it overlaps with the bias's sums and dx, which also read g, if dw has so
- * few tiles that many processors would be idle at its end. */
+ * few tiles that many processors would be idle at its end, and wgmma does not share them. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -5415,7 +5816,7 @@ void linear_backward(const gckpt_call *original)
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
         const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
-        if (other && tiles_per_sm(call, dw, 64) < 8)
+        if (other && !takes_wgmma(call, dw) && tiles_per_sm(call, dw, 64) < 8)
             overlap_x = x.x, mma_overlap(call, dw);
         else
             mma_product(call, dw, 0, 0);
@@ -6180,7 +6581,7 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 
 /* >>backend/self_test */
 /* Sets *broken to 0 if the device obeys the numeric specification, else to an index of wrong[]
- * below. Runs the header's self-test and detects compilation without -fmad=false (products and sums
+ * below, and broken[1] to 1 if kernels with wgmma were compiled. Runs the header's self-test and detects compilation without -fmad=false (products and sums
  * are fused) or with -use_fast_math (divisions and roots are not correctly rounded). */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
@@ -6200,9 +6601,84 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
+    broken[1] = gckpti_has_wgmma();
 }
 
-/* Runs self_test_kernel, whose result goes to params for a moment. */
+/* Runs small products of integers by wgmma and returns true if they are exact: in all layouts, with
+ * rows, columns and terms that do not fill a tile, and with shared terms. */
+bool wgmma_is_exact(Device *d)
+{
+    enum { M = 72, N = 136, K = 80, SIZE = M * N, PRODUCTS = 4, BLOCKS = 5 };
+    uint16_t terms[N * K], *x = NULL;
+    for (int i = 0; i < N * K; i++)
+        terms[i] = gckpti_to_bf16((float)(i * 37 % 11 % 7 - 3));
+    check(d, cudaMalloc(&x, sizeof terms + PRODUCTS * SIZE * sizeof(float)), "cudaMalloc");
+    if (!x)
+        return false;
+    float *c = (float *)(void *)(x + N * K);
+    check(d, cudaMemcpyAsync(x, terms, sizeof terms, cudaMemcpyHostToDevice, d->stream),
+          "self-test");
+    gckpt_call call = {};
+    call.backend = d;
+    for (int i = 0; i < PRODUCTS; i++) {
+        const fast::MmaProduct p =
+            fast::mma_of(M, N, K, matrix(x, i < 2 ? K : M), matrix(x, i == 1 ? K : N), NONE, 0,
+                         { c + i * SIZE, NULL });
+        (i == 0   ? fast::wgmma_product<128, 1, 0, fast::STORE>
+         : i == 1 ? fast::wgmma_product<128, 1, 1, fast::STORE>
+         : i == 2 ? fast::wgmma_product<128, 0, 0, fast::STORE>
+                  : fast::wgmma_product<64, 0, 0, fast::STORE>)(&call, p, BLOCKS);
+    }
+    std::vector<float> got(PRODUCTS * SIZE);
+    check(d,
+          cudaMemcpyAsync(got.data(), c, got.size() * sizeof(float), cudaMemcpyDeviceToHost,
+                          d->stream),
+          "self-test");
+    wait_all(d, "self-test");
+    check(d, cudaFree(x), "cudaFree");
+    bool exact = true;
+    for (int at = 0; at < PRODUCTS * SIZE; at++) {
+        const int which = at / SIZE, i = at / N % M, j = at % N;
+        float sum = 0.0f;
+        for (int k = 0; k < K; k++)
+            sum += gckpti_from_bf16(terms[which < 2 ? i * K + k : k * M + i]) *
+                   gckpti_from_bf16(terms[which == 1 ? j * K + k : k * N + j]);
+        exact = exact && got[at] == sum;
+    }
+    return exact;
+}
+
+/* Lets products use wgmma if the device has it, unless that was not compiled, is wrong or causes an
+ * error that CUDA survives. */
+void choose_wgmma(Device *d, bool compiled)
+{
+    gckpt_call call = {};
+    call.backend = d;
+    if (attribute_of(&call, cudaDevAttrComputeCapabilityMajor) != 9 ||
+        attribute_of(&call, cudaDevAttrComputeCapabilityMinor) != 0)
+        return;
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    const char *name = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+    check(d, cudaGetDriverEntryPointByVersion(name, &encode, 12000, cudaEnableDefault, &found),
+          name);
+#else
+    check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
+#endif
+    d->encode = (decltype(d->encode))encode;
+    d->wgmma = compiled && encode && wgmma_is_exact(d) && !d->problem[0];
+    if (d->wgmma)
+        return;
+    fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,
+            !compiled       ? "compile gradckpt_cuda.cu by nvcc -arch=sm_90a"
+            : d->problem[0] ? d->problem
+                            : "wgmma gave wrong results, mma.sync is used");
+    d->problem[0] = 0;
+    check(d, cudaStreamSynchronize(d->main), "self-test"); /* has any error that lasts */
+}
+
+/* Runs self_test_kernel, whose results go to params for a moment. */
 void self_test(Device *d)
 {
     static const char *const wrong[] = { "",
@@ -6213,17 +6689,19 @@ void self_test(Device *d)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "products of bf16 plans do not flush to zero" };
-    int broken = -1, *result = (int *)(void *)d->params;
+    int broken[2] = { -1, 0 }, *result = (int *)(void *)d->params;
     launch<self_test_kernel>(d, 1, 1, 0, 1.000244140625f, 1.00048828125f, result);
-    check(d, cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
+    check(d, cudaMemcpyAsync(broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
           "self-test");
-    check(d, cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream), "self-test");
+    check(d, cudaMemsetAsync(d->params, 0, PARAM_BYTES, d->stream), "self-test");
     wait_all(d, "self-test");
-    if (broken && !d->problem[0])
+    if (broken[0] && !d->problem[0])
         snprintf(d->problem, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
                  "without -use_fast_math",
-                 d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);
+                 d->number, wrong[broken[0] < 0 || broken[0] > 7 ? 0 : broken[0]]);
+    if (!d->problem[0])
+        choose_wgmma(d, broken[1]);
 }
 
 /* >>backend/open */
@@ -6297,7 +6775,8 @@ void device_open(Device *d, int number)
     each_event(d, [d](cudaEvent_t *e) {
         check(d, cudaEventCreateWithFlags(e, cudaEventDisableTiming), "making events");
     });
-    check(d, cudaMalloc(&d->params, sizeof *d->params), "cudaMalloc");
+    check(d, cudaMalloc((char **)&d->params, PARAM_BYTES), "cudaMalloc");
+    d->shares = (unsigned *)(void *)(d->params + 1);
 }
 
 } // namespace
