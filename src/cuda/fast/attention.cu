@@ -137,8 +137,7 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
                     o[e / 2][2 * half + e % 2] = NAN;
         }
     }
-    /* Returns what the backward reads of query i of a step's head: max + log(sum), in base 2, or
-     * delta. */
+    /* Returns a value of query i of a step's head: max + log(sum), in base 2, or delta. */
     __device__ __forceinline__ float query_value(const MmaAttention &p, int step, int i,
                                                  bool delta) const
     {
@@ -349,7 +348,7 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
 }
 
 template <int D> /* fast/wgmma_attention.cu */
-void run_wgmma_attention(const gckpt_call *call, const MmaAttention &p, dim3 queries, dim3 keys);
+void wgmma_attention(const gckpt_call *call, const MmaAttention &p, dim3 queries, dim3 keys);
 
 /* Chooses kernels by the device, the columns of a head and addresses, never by the number of
  * tokens, so that the bits do not depend on the split of a batch. */
@@ -360,7 +359,7 @@ template <int D> void run_attention(const gckpt_call *call, const MmaAttention &
     const dim3 queries((unsigned)(rows * p.heads * ((p.t + 63) / 64)));
     const dim3 keys((unsigned)(rows * (p.heads / p.group) * ((p.s + 63) / 64)));
     if (p.aligned && device_of(call)->wgmma)
-        return run_wgmma_attention<D>(call, p, queries, keys);
+        return wgmma_attention<D>(call, p, queries, keys);
     if (!p.g)
         run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
     if (p.g && wanted(p.dq))

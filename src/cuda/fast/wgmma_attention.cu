@@ -88,7 +88,7 @@ template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
     __device__ __forceinline__ void clean(int step, uint16_t *tile, int *first) const
     {
         at.template clean<Boxes>(step, tile, first);
-        gckpti_mbarrier_fence(); /* wgmma reads what was stored */
+        gckpti_mbarrier_fence(); /* wgmma sees the stores */
         __syncthreads();
     }
 };
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
 
 /* Launches the kernels for `queries` blocks of queries, `keys` of keys. */
 template <int D>
-void run_wgmma_attention(const gckpt_call *call, const MmaAttention &p, dim3 queries, dim3 keys)
+void wgmma_attention(const gckpt_call *call, const MmaAttention &p, dim3 queries, dim3 keys)
 {
     enum { TILE_BYTES = 64 * D * 2, ALIGN = 1024 };
     const auto map = [&](const uint16_t *x, int64_t tokens, int64_t heads) {
