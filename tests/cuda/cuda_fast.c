@@ -457,7 +457,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
 }
 
 /* Makes one element of q, k, v or of the output's gradient infinite or NaN, at one token. Results that do not depend on
- * that token must keep their bits; some dq of the queries that see the token must become infinite or NaN. */
+ * that token must keep their bits; the results that add products with this element must become infinite or NaN. */
 static void test_masked(int64_t d, int64_t queries, int64_t keys)
 {
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
@@ -472,7 +472,7 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
         for (int64_t token = queries / 3 - 1; token < queries; token += queries / 3) {
             int of_query = which == 0 || which == 3; /* which: 0 to 3 for an element of q, k, v or g */
             float *x = (which == 3 ? t.g : t.x[which]) + (token + (of_query ? 0 : ahead)) * d + d / 2, before = *x;
-            int64_t wrong = 0, spoilt = 0;
+            int64_t wrong = 0, hidden = 0;
             *x = token / (queries / 3) % 2 ? INFINITY : NAN;
             for (int i = 0; i < 3; i++)
                 t.grad[i] = floats(n[i]);
@@ -482,14 +482,16 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
                 int apart = of_query ? i / d != token : i / d < token;
                 wrong += (apart || which == 3) && t.out[i] != clean[3][i];
                 wrong += apart && t.grad[0][i] != clean[0][i];
-                spoilt += !apart && !(fabsf(t.grad[0][i]) < INFINITY);
+                hidden += !of_query && !apart && i % d == d / 2 && isfinite(which == 1 ? t.grad[0][i] : t.out[i]);
             }
-            for (int64_t i = 0; i < n[1]; i++) /* dk, dv of keys that the token's query does not see */
-                if (of_query && i / d > token + ahead)
-                    wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
-            CHECK_MSG(wrong == 0 && spoilt > 0,
-                      "attention %ld over %ld, heads of %ld: %c of token %ld not finite: %ld wrong",
-                      (long)queries, (long)keys, (long)d, "qkvg"[which], (long)token, (long)wrong);
+            for (int64_t i = 0; i < n[1]; i++) { /* dk, dv; `apart`: the token's query does not see the key */
+                int apart = i / d > token + ahead;
+                wrong += of_query && apart && (t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i]);
+                hidden += of_query && !apart && i % d == d / 2 && isfinite(t.grad[which == 0 ? 1 : 2][i]);
+            }
+            CHECK_MSG(wrong == 0 && hidden == 0,
+                      "attention %ld over %ld, heads of %ld: %c of token %ld not finite: %ld wrong, %ld hidden",
+                      (long)queries, (long)keys, (long)d, "qkvg"[which], (long)token, (long)wrong, (long)hidden);
             *x = before;
             for (int i = 0; i < 3; i++)
                 free(t.grad[i]);
