@@ -503,8 +503,8 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
     finish(&t);
 }
 
-/* Attention over three rows must have the bits of attention over each row alone. Four heads share two key heads. Rows have
- * lengths, or a cache that is not full. */
+/* Attention over three rows must have the bits of attention over each row alone. Four heads share two key heads. Rows
+ * have lengths, or a cache that is not full. */
 static void test_row_by_row(int64_t d, int64_t queries, int64_t keys, int few)
 {
     enum { ROWS = 3, HEADS_OF = 4, KEY_HEADS = 2 };
