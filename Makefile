@@ -45,8 +45,8 @@ CUDA_ARCHS = $(patsubst 90,90a,$(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=c
 CUDA_CODE = $(foreach a,$(or $(CUDA_ARCHS),$(error nvcc knows none of $(CUDA_WANTED): choose with CUDA_ARCHS=..)),-gencode arch=compute_$(a),code=sm_$(a)) \
     -gencode arch=compute_$(firstword $(CUDA_ARCHS)),code=compute_$(firstword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
-SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
-COMPILE_SHIM = $(CXX) -std=c++17 -Wno-psabi $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
+SHIM_FLAGS = -O2 -Wno-psabi -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
+COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)

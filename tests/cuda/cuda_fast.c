@@ -1035,10 +1035,11 @@ static void test_wgmma_products(void)
     cuda_shim.multiprocessors = many;
 }
 
-/* Sums of dw that one block hands on to another have the bits of a sum by one block, also in a captured micro-batch. */
+/* Sums of dw that one block hands on to another have the bits of a sum by one block, also in a captured micro-batch. The
+ * first size has more terms than shared memory has stages for. */
 static void test_handed_on(void)
 {
-    static const int64_t sizes[][3] = { { 136, 136, 200 }, { 130, 256, 384 } };
+    static const int64_t sizes[][3] = { { 600, 136, 200 }, { 130, 256, 384 } };
     const int many = cuda_shim.multiprocessors;
     for (int i = 0; i < 2; i++) {
         chain want = { .m = sizes[i][0], .k = sizes[i][1], .n = sizes[i][2], .next = DERIVATIVE };

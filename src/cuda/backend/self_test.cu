@@ -66,7 +66,8 @@ bool wgmma_is_exact(Device *d)
     return exact;
 }
 
-/* Lets products use wgmma if the device has it, unless that was not compiled or is wrong. */
+/* Lets products use wgmma if the device has it, unless that was not compiled, is wrong or causes an
+ * error that CUDA survives. */
 void choose_wgmma(Device *d, bool compiled)
 {
     gckpt_call call = {};
@@ -84,11 +85,15 @@ void choose_wgmma(Device *d, bool compiled)
     check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
 #endif
     d->encode = (decltype(d->encode))encode;
-    d->wgmma = compiled && encode && wgmma_is_exact(d);
-    if (!d->wgmma)
-        fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,
-                compiled ? "wgmma gave wrong results, mma.sync is used"
-                         : "compile gradckpt_cuda.cu by nvcc -arch=sm_90a");
+    d->wgmma = compiled && encode && wgmma_is_exact(d) && !d->problem[0];
+    if (d->wgmma)
+        return;
+    fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,
+            !compiled       ? "compile gradckpt_cuda.cu by nvcc -arch=sm_90a"
+            : d->problem[0] ? d->problem
+                            : "wgmma gave wrong results, mma.sync is used");
+    d->problem[0] = 0;
+    check(d, cudaStreamSynchronize(d->main), "self-test"); /* has any error that lasts */
 }
 
 /* Runs self_test_kernel, whose results go to params for a moment. */
