@@ -420,7 +420,8 @@ class Machine:
         try:
             return act(self)
         except Wrong as error:
-            raise Wrong("%s: %s" % (self.kernel.code[at], error)) from None
+            line = re.sub(r"\{([^,}]*)(,[^,}]*){8,}\}", r"{\1,..}", self.kernel.code[at])
+            raise Wrong("%s: %s" % (line, error)) from None
 
     def branch(self, at, to, mask, yes):
         """Returns the next instruction if all lanes go to the same one, or None if they diverge."""
