@@ -501,6 +501,44 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
     finish(&t);
 }
 
+/* Attention over three rows must have the bits of attention over each row alone. Four heads share two key heads. Rows have
+ * lengths, or a cache that is not full. */
+static void test_row_by_row(int64_t d, int64_t queries, int64_t keys, int few)
+{
+    enum { ROWS = 3, HEADS_OF = 4, KEY_HEADS = 2 };
+    const gckpti_attention o = { HEADS_OF, few ? 1 : 1 + 9, KEY_HEADS, 0, 0, 0, 0 };
+    const int64_t c = HEADS_OF * d, kc = KEY_HEADS * d, nq = queries * c, nk = keys * kc, stats = HEADS_OF * queries;
+    trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3 + few,
+                .shape = { gckpt_shape3(ROWS, queries, c), gckpt_shape3(ROWS, keys, kc), gckpt_shape3(ROWS, keys, kc),
+                           gckpt_shape1(ROWS) },
+                .narrow = 7 | OUT | GRAD_OUT | 1 << GRAD, .scale = 1 };
+    prepare(&t);
+    for (int64_t i = 0; few && i < ROWS; i++)
+        t.index[i] = (int32_t)(i == 0 ? keys / 2 : keys - i);
+    device_runs(&t);
+    for (int row = 0; row < ROWS; row++) {
+        trial one = t;
+        const int64_t n[3] = { nq, nk, nk };
+        for (int i = 0; i < 3 + few; i++)
+            one.shape[i].d[0] = 1;
+        for (int i = 0; i < 3; i++)
+            one.x[i] = t.x[i] + row * n[i], one.grad[i] = floats(n[i]);
+        one.g = t.g + row * nq, one.out = floats(nq), one.saved = floats(stats);
+        one.index = few ? t.index + row : NULL;
+        device_runs(&one);
+        CHECK_MSG(!memcmp(one.out, t.out + row * nq, (size_t)nq * 4) &&
+                      !memcmp(one.saved, t.saved + row * stats, (size_t)stats * 4),
+                  "heads of %d, row %d alone: other bits", (int)d, row);
+        for (int i = 0; i < 3; i++) {
+            CHECK_MSG(!memcmp(one.grad[i], t.grad[i] + row * n[i], (size_t)n[i] * 4),
+                      "heads of %d, row %d alone: other bits of gradient %d", (int)d, row, i);
+            free(one.grad[i]);
+        }
+        free(one.out), free(one.saved);
+    }
+    finish(&t);
+}
+
 static void test_attention(void)
 {
     const unsigned all = 7 | OUT | GRAD_OUT | 7 << GRAD;
@@ -528,10 +566,17 @@ static void test_attention(void)
     test_shared_attention(3, 40, 70, 2, 1, 20, 1, 1, 0, 5, 0);
     test_shared_attention(3, 67, 140, 4, 2, 8, 1, 1, all, 0, 0);
     test_shared_attention(3, 1, 100, 6, 3, 8, 0, 1, all, 0, 0);
+    test_attention_of(1, 330, 330, 1, 8, 1, all, 0, 0); /* more tiles than stages */
+    test_attention_of(1, 66, 200, 1, 128, 1 + 30, all, 3, 0);
+    test_shared_attention(3, 70, 140, 2, 2, 64, 1, 1, all, 1, 0);
+    test_shared_attention(3, 67, 131, 2, 2, 128, 0, 1, 7 | OUT | GRAD_OUT, 6, 0);
     test_masked(24, 70, 70);
     test_masked(16, 40, 71);
     test_masked(66, 67, 67);
     test_masked(8, 5, 67);
+    test_masked(128, 66, 70);
+    test_row_by_row(64, 70, 140, 0);
+    test_row_by_row(104, 66, 66, 1);
 }
 
 /* ---- linear_cross_entropy ---- */
@@ -1007,19 +1052,20 @@ static void test_handed_on(void)
     }
 }
 
-/* Tests the products of a device that uses mma.sync. */
+/* Tests the products and attention of a device that uses mma.sync. */
 static void test_mma_sync(void)
 {
     const int many = cuda_shim.multiprocessors;
     test_linear(0);
     test_loss();
+    test_attention();
     cuda_shim.multiprocessors = 1;
     test_linear(1);
     cuda_shim.multiprocessors = many;
     test_less_shared();
 }
 
-/* Whether wgmma or mma.sync computes a product depends on its alignment, never on its number of tokens. Devices without
+/* Whether wgmma or mma.sync computes an op depends on its alignment, never on its number of tokens. Devices without
  * sm_90a, programs that were not compiled for it, and devices whose wgmma is wrong use mma.sync. */
 static void test_choice(void)
 {
@@ -1042,6 +1088,7 @@ static void test_choice(void)
             const int64_t k = way == 1 ? 20 : 24;
             aside = way == 2 ? 4 : 0;
             test_linear_of(m, k, k + 8, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
+            test_attention_of(1, m, m, 1, k, 1, 7 | OUT | GRAD_OUT | 7 << GRAD, 0, 0);
             CHECK_MSG((cuda_shim.mmas == mmas) == (way == 0) && (cuda_shim.wgmmas == wgmmas) == (way > 0),
                       "way %d, %d tokens", way, (int)m);
         }

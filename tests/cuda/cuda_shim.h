@@ -242,6 +242,7 @@ struct wgmma {
     uint64_t a, b;
     uint32_t registers[4];
     unsigned group;
+    bool add; /* if false, c counts as 0 */
 };
 
 struct thread {
@@ -1052,7 +1053,7 @@ template <int N> inline void run_wgmma(const wgmma *const lane[LANES], int warp_
         b[i] = turned[i % N * 16 + i / N];
     for (int l = 0; l < LANES; l++)
         for (int i = 0; i < N / 2; i++)
-            c[l / 4 + i / 2 % 2 * 8][i / 4 * 8 + l % 4 * 2 + i % 2] = lane[l]->c[i];
+            c[l / 4 + i / 2 % 2 * 8][i / 4 * 8 + l % 4 * 2 + i % 2] = w.add ? lane[l]->c[i] : 0.0f;
     for (int i = 0; i < 16; i++)
         for (int k = 0; k < 16; k++)
             for (int j = 0; j < N; j++)
@@ -1183,13 +1184,13 @@ template <int N> inline void gckpti_wgmma_wait(int line = __builtin_LINE())
 template <int N> inline void gckpti_wgmma_settle(float (&)[N][4]) {}
 /* wgmma.mma_async.m64nNk16: c (64, 8 N) += a (64,16) b (16, 8 N) of a warpgroup, both in shared memory.
  * Warp w has rows 16 w to 16 w + 15; c[x] is as mma.sync leaves columns 8 x to 8 x + 7. A_ALONG, B_ALONG:
- * lines of the operand are along k. */
-template <bool A_ALONG, bool B_ALONG, int N>
+ * lines of the operand are along k. Without ADD, c = a b. */
+template <bool A_ALONG, bool B_ALONG, bool ADD = true, int N>
 inline void gckpti_wgmma(float (&c)[N][4], uint64_t a, uint64_t b)
 {
     static_assert(N == 8 || N == 16, "m64n64k16 or m64n128k16");
     const unsigned group = shim::m.threads[shim::m.current].wgmma_groups;
-    shim::issue({ c[0], 8 * N, false, A_ALONG, B_ALONG, a, b, {}, group });
+    shim::issue({ c[0], 8 * N, false, A_ALONG, B_ALONG, a, b, {}, group, ADD });
 }
 /* The same with a in registers, as mma.sync has it. */
 template <bool B_ALONG, int N>
@@ -1197,7 +1198,7 @@ inline void gckpti_wgmma_registers(float (&c)[N][4], const uint32_t a[4], uint64
 {
     static_assert(N == 8 || N == 16, "m64n64k16 or m64n128k16");
     const unsigned group = shim::m.threads[shim::m.current].wgmma_groups;
-    shim::issue({ c[0], 8 * N, true, true, B_ALONG, 0, b, { a[0], a[1], a[2], a[3] }, group });
+    shim::issue({ c[0], 8 * N, true, true, B_ALONG, 0, b, { a[0], a[1], a[2], a[3] }, group, true });
 }
 
 /* st.release.gpu and a loop of ld.acquire.gpu. Blocks run one after another here, so that a flag for which a

@@ -170,18 +170,18 @@ template <int N> __device__ __forceinline__ void gckpti_wgmma_settle(float (&c)[
                  : __VA_ARGS__)
 /* Computes c (64, 8 N) += a (64,16) b (16, 8 N) by a warpgroup, from descriptors. Warp w has rows
  * 16 w to 16 w + 15; c[x] is as mma.sync leaves columns 8 x to 8 x + 7. A_ALONG, B_ALONG: lines of
- * the operand are along k. */
+ * the operand are along k. Without ADD, c = a b. */
 template <bool A_ALONG, bool B_ALONG>
 __device__ __forceinline__ void gckpti_wgmma(float (&c)[16][4], uint64_t a, uint64_t b)
 {
     WGMMA("128", R64, "%64, %65, 1, 1, 1, %66, %67", C32(0), C32(8)
           : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
 }
-template <bool A_ALONG, bool B_ALONG>
+template <bool A_ALONG, bool B_ALONG, bool ADD = true>
 __device__ __forceinline__ void gckpti_wgmma(float (&c)[8][4], uint64_t a, uint64_t b)
 {
-    WGMMA("64", R32, "%32, %33, 1, 1, 1, %34, %35", C32(0)
-          : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG));
+    WGMMA("64", R32, "%32, %33, %36, 1, 1, %34, %35", C32(0)
+          : "l"(a), "l"(b), "n"(!A_ALONG), "n"(!B_ALONG), "n"((int)ADD));
 }
 /* The same with a in registers, as mma.sync has it. */
 template <bool B_ALONG>

@@ -39,84 +39,43 @@ __device__ inline bool any_nonfinite(const uint32_t x[4])
     return some;
 }
 
-/* Adds two products of a, which is 0 at masked terms, with b, which is not finite everywhere. Skips
- * masked terms (0 times infinity is NaN); other infinities or NaNs of b make the sum NaN. */
-__device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b[4],
-                                const uint32_t mask[4])
+/* Packs a thread's elements of 16 terms as the left operand of a product. */
+__device__ __forceinline__ void left_operand(const float s[2][4], uint32_t left[4])
 {
-    uint32_t nonfinite[4];
-    float count[2][4] = {};
-    UNROLLED(i, 4) {
-        uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
-        b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
-        nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 as bf16 */
-    }
-    UNROLLED(x, 2) {
-        gckpti_mma_bf16(o[x], a, b + 2 * x);
-        gckpti_mma_bf16(count[x], mask, nonfinite + 2 * x);
-        UNROLLED(i, 4)
-            o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
-    }
+    UNROLLED(i, 4) left[i] = bf16_pair(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]);
 }
 
-/* Computes o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms up to i + visible or, with
- * FROM, from i - visible on; at others, s is 0. CUT: some row may lack terms. */
-template <int D, int n, bool FROM, bool CUT>
-__device__ inline void add_terms(const float s[n][4], const uint16_t *b, float o[D / 8][4],
-                                 int visible)
+/* Computes o (16,D) += s (16, 8 n) times lines 0.. of b. */
+template <int D, int n>
+__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4])
 {
-    const int lane = threadIdx.x % 32, row = lane / 4;
     const Reader<D, 0, true> read_b(0);
     UNROLLED(term, n / 2) {
-        const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
-        /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
-        const int edge = (FROM ? -visible : visible) - 16 * term;
-        if (CUT && (FROM ? edge > 15 : edge < -15))
-            continue;
-        const bool cut = CUT && (FROM ? edge > -15 : edge < 15);
-        uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]),
-                             bf16_pair(s1[0], s1[1]), bf16_pair(s1[2], s1[3]) };
-        uint32_t right[4];
+        uint32_t left[4], right[4];
+        left_operand(s + 2 * term, left);
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
             read_b(right, b, x * 8, term * 16);
-            if (cut && __any_sync(0xffffffffu, any_nonfinite(right))) {
-                uint32_t mask[4];
-                UNROLLED(i, 4) {
-                    int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
-                    mask[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
-                                   : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
-                }
-                add_masked(o + x, left, right, mask);
-                continue;
-            }
             gckpti_mma_bf16(o[x], left, right);
             gckpti_mma_bf16(o[x + 1], left, right + 2);
         }
     }
 }
 
-/* Calls add_terms for the warp's rows, which begin at `row` of the block's 64; visible: that of row
- * 0. In most tiles all rows have all terms: these take a short path without checks. */
-template <int D, int n, bool FROM>
-__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
-                                   int visible, int row)
-{
-    if (visible >= (FROM ? 63 : 8 * n - 1))
-        add_terms<D, n, FROM, false>(s, b, o, 0);
-    else
-        add_terms<D, n, FROM, true>(s, b, o, FROM ? visible - row : visible + row);
-}
-
-/* A warp has 16 of the rows; a thread has rows `row` and `row` + 8 of the block and, of each 8
- * columns of a tile, `pair` and `pair` + 1. */
-template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n> {
-    typedef HeadRows<KEYS, n> Base;
+/* A warp has 16 of a block's rows; a thread has rows `row` and `row` + 8 of the block and, of each
+ * 8 columns of a tile, `pair` and `pair` + 1. */
+struct MmaPlace {
     int warp_row, row, pair;
+    __device__ __forceinline__ explicit MmaPlace(int thread)
+        : warp_row(thread / 32 * 16), row(warp_row + thread % 32 / 4), pair(thread % 4 * 2)
+    {
+    }
+};
 
+template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace {
+    typedef HeadRows<KEYS, n> Base;
     __device__ __forceinline__ MmaBlock(const MmaAttention &p, int block)
-        : Base(p, block), warp_row((int)threadIdx.x / 32 * 16),
-          row(warp_row + (int)threadIdx.x % 32 / 4), pair((int)threadIdx.x % 4 * 2)
+        : Base(p, block), MmaPlace((int)threadIdx.x)
     {
     }
     __device__ __forceinline__ void copy_rows(const uint16_t *x, uint16_t *tile) const
@@ -126,6 +85,87 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n> {
     __device__ __forceinline__ void copy_columns(const uint16_t *x, int step, uint16_t *tile) const
     {
         Base::template stage_columns<D, 128, Swizzled<D>, false>(x, step, 0, tile);
+    }
+    /* Returns true if some query does not see some key of a step's tile. */
+    __device__ __forceinline__ bool cut(int step) const
+    {
+        return this->lag(step) < (KEYS ? 63 : n - 1) || (!KEYS && this->columns(step) < n);
+    }
+    /* Sets the thread's elements of s to `value` where the query does not see the key. */
+    __device__ __forceinline__ void mask(int step, float (&s)[n / 8][4], float value) const
+    {
+        const MmaPlace here(gckpti_thread_index());
+        const int lag = this->lag(step), count = this->columns(step);
+        UNROLLED(e, n / 2) {
+            const int r = here.row + e / 2 % 2 * 8, c = here.pair + e / 4 * 8 + e % 2;
+            if (KEYS ? c < r - lag : c >= min(count, lag + r + 1))
+                s[e / 4][e % 4] = value;
+        }
+    }
+    /* Replaces values of a step's tile that are not finite by 0, since 0 times these is NaN. For
+     * each column, `first` gets the first row (KEYS: counted from the last row) that had one, or
+     * INT32_MAX. Rows after the last key, which may have any values, do not count. The caller lets
+     * the block wait. */
+    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, int *first) const
+    {
+        const int thread = gckpti_thread_index(), count = this->columns(step);
+        if (thread < D)
+            first[thread] = INT32_MAX;
+        __syncthreads(); /* nor does a product read the tile any more */
+#pragma unroll 1
+        for (int i = thread; i < n * D / 8; i += 128) {
+            const int r = i / (D / 8), chunk = i % (D / 8);
+            uint16_t *x = tile + LAYOUT::at(r, chunk);
+            if (!any_nonfinite(load<4>((const uint32_t *)(const void *)x).v))
+                continue;
+            for (int e = 0; e < 8; e++) {
+                const bool nonfinite = (x[e] & 0x7f80) == 0x7f80;
+                if (nonfinite && r < count)
+                    atomicMin(first + chunk * 8 + e, KEYS ? n - 1 - r : r);
+                x[e] = nonfinite ? 0 : x[e];
+            }
+        }
+    }
+    /* Sets sums over a cleaned tile to NaN if they include a value that was not finite. */
+    __device__ void spoil(int step, const int *first, float (&o)[D / 8][4]) const
+    {
+        const MmaPlace here(gckpti_thread_index());
+        UNROLLED(half, 2) {
+            const int r = here.row + half * 8, last = this->lag(step) + (KEYS ? n - 1 - r : r);
+            UNROLLED(e, D / 4)
+                if (first[e / 2 * 8 + here.pair + e % 2] <= last)
+                    o[e / 2][2 * half + e % 2] = NAN;
+        }
+    }
+    /* Returns what the backward reads of query i of a step's head: max + log(sum), in base 2, or
+     * delta. */
+    __device__ __forceinline__ float query_value(const MmaAttention &p, int step, int i,
+                                                 bool delta) const
+    {
+        const int64_t at = this->first_query(step) + i;
+        if (delta)
+            return i < p.t ? p.delta[at] : 0.0f;
+        return i < p.t ? p.saved[at] * LOG2E : INFINITY;
+    }
+    /* Returns the index of the query of element e of s: a column if KEYS, else one of two rows. */
+    __device__ __forceinline__ int query_of(int e) const
+    {
+        return KEYS ? pair + e / 4 * 8 + e % 2 : e / 2 % 2;
+    }
+    /* Converts scores s to p = exp(s scale - saved). */
+    __device__ __forceinline__ void probabilities(const MmaAttention &p, const float *saved,
+                                                  float (&s)[n / 8][4]) const
+    {
+        UNROLLED(e, n / 2)
+            s[e / 4][e % 4] = exp2_of(
+                gckpti_fma(s[e / 4][e % 4], p.scale * LOG2E, -saved[query_of(e)]));
+    }
+    /* Converts d = dp to p (dp - delta), the gradients of scores / scale. */
+    __device__ __forceinline__ void score_grads(const float *delta, const float (&p)[n / 8][4],
+                                                float (&d)[n / 8][4]) const
+    {
+        UNROLLED(e, n / 2)
+            d[e / 4][e % 4] = p[e / 4][e % 4] * (d[e / 4][e % 4] - delta[query_of(e)]);
     }
     /* Stores o * times; keys that no query sees get 0. */
     __device__ __forceinline__ void store(const MmaAttention &p, const Results &y, int accumulate,
@@ -143,6 +183,47 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n> {
                                  accumulate);
             }
         }
+    }
+};
+
+/* The online softmax of a thread's two queries: `max` is in base 2, `sum` of this thread's keys. */
+template <int D> struct Softmax {
+    float max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+
+    /* Converts a tile's scores s to exponentials, and rescales `sum` and o to the new maxima. */
+    __device__ __forceinline__ void add(float factor, float (&s)[8][4], float (&o)[D / 8][4])
+    {
+        UNROLLED(half, 2) {
+            float top = -INFINITY;
+            UNROLLED(x, 16) top = fmaxf(top, s[x / 2][2 * half + x % 2]);
+            top = fmaxf(max[half], row_max(top, 2) * factor);
+            const float shift = gckpti_shift(top), rescale = exp2_of(max[half] - shift);
+            max[half] = top;
+            sum[half] *= rescale;
+            UNROLLED(x, 16) {
+                float &score = s[x / 2][2 * half + x % 2];
+                score = exp2_of(gckpti_fma(score, factor, -shift));
+                sum[half] += score;
+            }
+            UNROLLED(x, D / 8)
+                o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
+        }
+    }
+    /* Stores max + log(sum) and o / sum. */
+    __device__ __forceinline__ void finish(const MmaAttention &p, const float o[D / 8][4])
+    {
+        const MmaBlock<false, D, 64> to(p, gckpti_block_index());
+        UNROLLED(half, 2) {
+            const int i = to.first + to.row + half * 8;
+            for (int with = 1; with < 4; with *= 2)
+                sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
+            gckpti_softmax_end(&max[half], &sum[half]);
+            if (p.saved && i < p.t && to.pair == 0)
+                p.saved[to.first_query(0) + i] = max[half] * LN2 + gckpti_log(sum[half]);
+            sum[half] = 1.0f / sum[half];
+        }
+        if (wanted(p.out))
+            to.store(p, p.out, 0, o, sum);
     }
 };
 
@@ -169,8 +250,10 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
+    SHARED(int, first, [D]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
-    float o[D / 8][4] = {}, s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+    Softmax<D> softmax;
+    float o[D / 8][4] = {}, s[8][4];
     at.copy_rows(p.q, q);
     const auto stage = [&](int step) {
         at.copy_columns(p.k, step, k + step % 2 * SIZE);
@@ -178,50 +261,17 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
     };
     pipeline(at.tiles, stage, [&](int step) {
         scores<D, 8>(q, at.warp_row, k + step % 2 * SIZE, s);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int end = min(at.columns(step), at.lag(step) + at.row + half * 8 + 1);
-            float top = max[half], rescale, shift;
-            UNROLLED(x, 16) {
-                float &score = s[x / 2][2 * half + x % 2];
-                score = at.pair + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
-                top = score > top ? score : top;
-            }
-            top = row_max(top, 2);
-            shift = gckpti_shift(top);
-            rescale = exp2_of(max[half] - shift);
-            max[half] = top;
-            sum[half] *= rescale;
-            UNROLLED(x, 16) {
-                float &score = s[x / 2][2 * half + x % 2];
-                score = exp2_of(score - shift);
-                sum[half] += score;
-            }
-            UNROLLED(x, D / 8)
-                o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
+        if (at.cut(step)) {
+            at.mask(step, s, -INFINITY);
+            at.template clean<Swizzled<D>>(step, v + step % 2 * SIZE, first);
+            __syncthreads();
         }
-        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, at.lag(step), at.warp_row);
+        softmax.add(p.scale * LOG2E, s, o);
+        add_product<D, 8>(s, v + step % 2 * SIZE, o);
+        if (at.cut(step))
+            at.spoil(step, first, o);
     });
-    const MmaBlock<false, D, 64> to(p, gckpti_block_index());
-    UNROLLED(half, 2) {
-        const int i = to.first + to.row + half * 8;
-        for (int with = 1; with < 4; with *= 2)
-            sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
-        gckpti_softmax_end(&max[half], &sum[half]);
-        if (p.saved && i < p.t && to.pair == 0)
-            p.saved[to.first_query(0) + i] = max[half] * LN2 + gckpti_log(sum[half]);
-        sum[half] = 1.0f / sum[half];
-    }
-    if (wanted(p.out))
-        to.store(p, p.out, 0, o, sum);
-}
-
-/* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
-__device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
-                                    float *s, float *d)
-{
-    *s = here ? exp2_of((*s * p.scale - saved) * LOG2E) : 0.0f;
-    *d = here ? *s * (*d - delta) * p.scale : 0.0f;
+    softmax.finish(p, o);
 }
 
 /* Computes dq of 64 queries over all keys that they see or, if KEYS, dk and dv of 64 keys over all
@@ -234,45 +284,48 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
     uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
-    SHARED(float, saved, [2][n]); /* KEYS: of the queries of two tiles */
-    SHARED(float, delta, [2][n]);
+    SHARED(float, values, [2][2][n]); /* KEYS: `saved` and `delta` of the queries of two tiles */
+    SHARED(int, first, [2][D]);
     const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
+    const int thread = (int)threadIdx.x;
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
-    const auto load_saved = [&](int step, int i, float *saved_of, float *delta_of) {
-        *saved_of = i < p.t ? p.saved[at.first_query(step) + i] : INFINITY;
-        *delta_of = i < p.t ? p.delta[at.first_query(step) + i] : 0.0f;
-    };
-    UNROLL for (int half = 0; half < 2 && !KEYS; half++)
-        load_saved(0, at.first + at.row + half * 8, &mine[0][half], &mine[1][half]);
+    UNROLL for (int e = 0; e < 4 && !KEYS; e++)
+        mine[e / 2][e % 2] = at.query_value(p, 0, at.first + at.row + e % 2 * 8, e / 2);
     at.copy_rows(KEYS ? p.k : p.q, rows[0]);
     at.copy_rows(KEYS ? p.v : p.g, rows[1]);
     const auto stage = [&](int step) {
-        const int to = step % 2, thread = (int)threadIdx.x;
-        at.copy_columns(KEYS ? p.q : p.k, step, columns[0] + to * PART);
-        at.copy_columns(KEYS ? p.g : p.v, step, columns[1] + to * PART);
-        if (KEYS && thread < n)
-            load_saved(step, at.column(step) + thread, &saved[to][thread],
-                       &delta[to][thread]);
+        at.copy_columns(KEYS ? p.q : p.k, step, columns[0] + step % 2 * PART);
+        at.copy_columns(KEYS ? p.g : p.v, step, columns[1] + step % 2 * PART);
+        if (KEYS && thread < 2 * n)
+            values[step % 2][thread / n][thread % n] =
+                at.query_value(p, step, at.column(step) + thread % n, thread / n);
     };
     pipeline(at.steps(), stage, [&](int step) {
-        const int now = step % 2, lag = at.lag(step), count = at.columns(step);
-        const uint16_t *x = columns[0] + now * PART, *y = columns[1] + now * PART;
+        const int now = step % 2;
+        const bool cut = at.cut(step);
+        uint16_t *x = columns[0] + now * PART, *y = columns[1] + now * PART;
         scores<D, n / 8>(rows[0], at.warp_row, x, s);
         scores<D, n / 8>(rows[1], at.warp_row, y, d);
-        UNROLLED(e, n / 2) {
-            const int half = e / 2 % 2, r = at.row + half * 8, c = at.pair + e / 4 * 8 + e % 2;
-            const bool here = KEYS ? c >= r - lag : c < min(count, lag + r + 1);
-            softmax_grad(p, KEYS ? saved[now][c] : mine[0][half],
-                         KEYS ? delta[now][c] : mine[1][half], here, &s[e / 4][e % 4],
-                         &d[e / 4][e % 4]);
+        at.probabilities(p, KEYS ? values[now][0] : mine[0], s);
+        at.score_grads(KEYS ? values[now][1] : mine[1], s, d);
+        if (cut) {
+            at.mask(step, s, 0.0f), at.mask(step, d, 0.0f);
+            at.template clean<Swizzled<D>>(step, x, first[0]);
+            if (KEYS)
+                at.template clean<Swizzled<D>>(step, y, first[1]);
+            __syncthreads();
         }
         if (KEYS)
-            add_product<D, n / 8, true>(s, y, dv, lag, at.warp_row);
-        add_product<D, n / 8, KEYS>(d, x, o, lag, at.warp_row);
+            add_product<D, n / 8>(s, y, dv);
+        add_product<D, n / 8>(d, x, o);
+        if (cut)
+            at.spoil(step, first[0], o);
+        if (cut && KEYS)
+            at.spoil(step, first[1], dv);
     });
     const Results &to = KEYS ? p.dk : p.dq;
     if (wanted(to))
-        at.store(p, to, p.accumulate[KEYS], o, { 1, 1 });
+        at.store(p, to, p.accumulate[KEYS], o, { p.scale, p.scale });
     if (KEYS && wanted(p.dv))
         at.store(p, p.dv, p.accumulate[2], dv, { 1, 1 });
 }
@@ -295,12 +348,19 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     return p;
 }
 
+template <int D> /* fast/wgmma_attention.cu */
+void run_wgmma_attention(const gckpt_call *call, const MmaAttention &p, dim3 queries, dim3 keys);
+
+/* Chooses kernels by the device, the columns of a head and addresses, never by the number of
+ * tokens, so that the bits do not depend on the split of a batch. */
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
     const int rows = (int)call->shape.d[0];
     const dim3 queries((unsigned)(rows * p.heads * ((p.t + 63) / 64)));
     const dim3 keys((unsigned)(rows * (p.heads / p.group) * ((p.s + 63) / 64)));
+    if (p.aligned && device_of(call)->wgmma)
+        return run_wgmma_attention<D>(call, p, queries, keys);
     if (!p.g)
         run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
     if (p.g && wanted(p.dq))
