@@ -8,7 +8,7 @@ recorded (GCKPT_SHIM_DUMP). machine.py runs each launch again from the PTX, on t
 equal the shim's, bit for bit, except that all NaN are equal (as float32, or as each of two bf16). A kernel of the PTX
 without any launch is a failure, unless NEVER gives a reason. Finally, faults are put into kernels, and each fault must
 be found (FAULTS).
-    -w       checks only the kernels whose code for sm_90a is another (OTHER), with WGMMA_FAULTS; otherwise the other ones
+    -w       checks only the kernels that differ for sm_90a (OTHER), with WGMMA_FAULTS; without -w, all other kernels
     -k NAME  checks only kernels whose names contain NAME, and puts no faults into them
     -n N     runs at most N launches of each kernel
     -v       prints a line for each instance of a template instead of a line for all
