@@ -17,8 +17,8 @@ from arithmetic import (FLOAT, NAN, SIGNED, UNSIGNED, add_products, divided, exp
                         to_bf16)
 from program import Unknown, Wrong, bits_of, instruction, listed
 
-# Kinds of instructions. POLL: threads repeat such an instruction until others have stored or arrived; its function returns
-# the lanes that have to execute it again after a change.
+# Kinds of instructions. POLL: threads repeat such an instruction until others have stored or arrived; its function
+# returns the lanes that have to execute it again after a change.
 PLAIN, BRANCH, EXIT, BARRIER, POLL = range(5)
 SPACES = ("global", "shared", "local", "param", "const")
 WINDOWS = {"shared": 1 << 40, "local": 1 << 41, "global": 0, "param": 0, "const": 0}
