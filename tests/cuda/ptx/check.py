@@ -1,13 +1,14 @@
 """Checks the kernels of gradckpt_cuda.cu as nvcc compiles them, without a device. An interpreter of PTX repeats
 launches that the shim has recorded, and the results are compared.
 
-    python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-k NAME] [-n N] [-v]
+    python3 tests/cuda/ptx/check.py PTX PROGRAM DUMP [PROGRAM DUMP ..] [-w] [-k NAME] [-n N] [-v]
 
 PTX is nvcc's output. PROGRAM was built with tests/cuda/cuda_shim.h; DUMP is a folder of launches that this program
 recorded (GCKPT_SHIM_DUMP). machine.py runs each launch again from the PTX, on the recorded memory. Then all memory must
 equal the shim's, bit for bit, except that all NaN are equal (as float32, or as each of two bf16). A kernel of the PTX
 without any launch is a failure, unless NEVER gives a reason. Finally, faults are put into kernels, and each fault must
 be found (FAULTS).
+    -w       checks only the kernels that differ for sm_90a (OTHER), with WGMMA_FAULTS; without -w, all other kernels
     -k NAME  checks only kernels whose names contain NAME, and puts no faults into them
     -n N     runs at most N launches of each kernel
     -v       prints a line for each instance of a template instead of a line for all
@@ -25,6 +26,9 @@ from program import Module, Unknown, Wrong
 
 # Kernels that need no launch: (a pattern of names, the reason).
 NEVER = []
+# Kernels whose code for sm_90a is another than for other devices, for which those with wgmma are empty.
+OTHER = r"wgmma|self_test"
+SYNC, OF_WARP, NOTHING = r"\bbar\.sync", "bar.warp.sync -1", "membar.gl"
 # Each fault: (description, pattern of instructions, pattern within these, replacement).
 FAULTS = [
     ("a matrix is not transposed", r"ldmatrix.*\.trans\.", r"\.trans\.", "."),
@@ -33,11 +37,26 @@ FAULTS = [
     ("two registers of the second fragment are exchanged", r"mma\.sync", r"\{(%\w+), ?(%\w+)\}", r"{\2,\1}"),
     ("a fma takes its factors' sum", r"fma\.rn\.f32", r"fma\.rn\.f32 (%\w+), (\w+|%\w+), (\w+|%\w+), .*",
      r"add.rn.f32 \1, \2, \3"),
-    ("a barrier of a warp for one of a block", r"bar\.sync", r".*", "bar.warp.sync -1"),
+    ("a barrier of a warp for one of a block", SYNC, r".*", OF_WARP),
     ("cp.async is not waited for", r"cp\.async\.wait_group \d", r"\d", "7"),
     ("a store of 4 bytes behind", r"st\.global\.(f|u)32", r"\[(%\w+)(\+\d+)?\]", r"[\1+1048576]"),
     ("a shared load of 4 bytes behind", r"ld\.shared\.f32", r"\[(%\w+)(\+\d+)?\]", r"[\1+262144]"),
     ("a shuffle from the wrong lane", r"shfl\.sync\.bfly", r"bfly", "idx"),
+]
+WGMMA_FAULTS = [
+    ("a wgmma is not waited for", r"wgmma\.wait_group\.sync\.aligned 0", r"0$", "7"),
+    ("one more group of wgmma runs than before", r"wgmma\.wait_group\.sync\.aligned 1", r"1$", "2"),
+    ("registers are not fenced before wgmma", r"wgmma\.fence", r".*", NOTHING),
+    ("the operands of wgmma are exchanged", r"wgmma\.mma_async", r"\}, ?(%\w+), ?(%\w+),", r"}, \2, \1,"),
+    ("the second operand of wgmma has the other major", r"wgmma\.mma_async", r"([01])$", lambda x: str(1 - int(x[1]))),
+    ("an mbarrier is not waited for", r"mbarrier\.try_wait", r"mbarrier\S* ([%\w]+),.*", r"setp.eq.u32 \1, 0, 0"),
+    ("an mbarrier is waited for once", r"^@!.*\bbra.*@", r".*", NOTHING),
+    ("an mbarrier expects less", r"arrive\.expect_tx", r"[%\w]+$", "64"),
+    ("an initialised mbarrier is not fenced", r"fence\.(mbarrier_init|proxy)", r".*", NOTHING),
+    ("coordinates of a box are exchanged", r"cp\.async\.bulk\.tensor", r"\{([%\w]+), ?([%\w]+)", r"{\2, \1"),
+    ("a barrier of a warp for one of a block", SYNC, r".*", OF_WARP),
+    ("a block does not wait for what another hands over", r"ld\.acquire", r"ld\S* (%\w+), .*", r"mov.b32 \1, 1"),
+    ("a block hands over without .release", r"st\.release", r"\.release\.gpu", ""),
 ]
 FEW = 100000
 Recorded = collections.namedtuple("Recorded", "path name grid block dynamic arguments before after")
@@ -146,11 +165,10 @@ def run(module, kernel, of):
     return ran, None
 
 
-def run_all(module, pairs, only, most):
-    """Runs all launches and returns the Row of each kernel. Prints errors as they occur."""
-    rows = {name: Row() for name in module.kernels}
-    kernels = {shown: name for name, shown in readable(list(module.kernels)).items()}
-    if len(kernels) != len(rows):
+def run_all(module, pairs, rows, names, most):
+    """Runs all launches of the kernels that have a Row in `rows`, and fills the rows. Prints errors as they occur."""
+    kernels = {shown: name for name, shown in names.items()}
+    if len(kernels) != len(names):
         raise Unknown("kernels of one name")
     for program, folder in pairs:
         symbols = symbols_of(program)
@@ -159,10 +177,9 @@ def run_all(module, pairs, only, most):
             if of.name not in kernels:
                 raise Unknown("a kernel that the PTX has not: " + of.name)
             name = kernels[of.name]
-            if (only and only not in of.name) or rows[name].launches >= most:
-                continue
-            add(rows[name], module, module.kernels[name], of, lambda of=of.path, symbols=symbols: recorded(of, symbols))
-    return rows
+            if name in rows and rows[name].launches < most:
+                add(rows[name], module, module.kernels[name], of,
+                    lambda of=of.path, symbols=symbols: recorded(of, symbols))
 
 
 def add(row, module, kernel, of, again):
@@ -179,10 +196,10 @@ def add(row, module, kernel, of, again):
         row.sample = ran, again
 
 
-def seeded(module, rows, names):
-    """Puts each of FAULTS into kernels. Returns the number of faults that are not found."""
+def seeded(module, rows, names, faults):
+    """Puts each of the faults into kernels. Returns the number of faults that are not found."""
     missed = 0
-    for fault, where, what, by in FAULTS:
+    for fault, where, what, by in faults:
         said = seed(module, rows, names, where, what, by)
         print("fault: %s: %s" % (fault, said or "NOT FOUND"), flush=True)
         missed += not said
@@ -192,7 +209,8 @@ def seeded(module, rows, names):
 def seed(module, rows, names, where, what, by, kernels=12, places=6):
     """Puts a fault into kernels that ran such an instruction, beginning with the kernel whose sample is shortest.
     Returns the first error that the fault causes, or None."""
-    having = [name for name in module.kernels if rows[name].sample and re.search(where, module.kernels[name].body)]
+    having = [name for name, row in rows.items() if row.sample and any(
+        re.search(where, line) for line in module.kernels[name].code)]
     for name in sorted(having, key=lambda n: rows[n].sample[0])[:kernels]:
         kernel, of = module.kernels[name], rows[name].sample[1]()
         ran = [i for i, text in enumerate(kernel.code) if re.search(where, text) and kernel.built.built[i]]
@@ -232,13 +250,13 @@ def option(arguments, name, otherwise):
 
 
 def main(arguments):
-    each = "-v" in arguments
-    arguments = [a for a in arguments if a != "-v"]
-    only, most = option(arguments, "-k", None), int(option(arguments, "-n", 1 << 30))
+    each, wgmma = "-v" in arguments, "-w" in arguments
+    arguments = [a for a in arguments if a not in ("-v", "-w")]
+    only, most = option(arguments, "-k", ""), int(option(arguments, "-n", 1 << 30))
     module = Module(arguments[0])
     names = readable(list(module.kernels))
-    rows = run_all(module, list(zip(arguments[1::2], arguments[2::2])), only, most)
-    rows = {name: row for name, row in rows.items() if not only or only in names[name]}
+    rows = {name: Row() for name in names if only in names[name] and bool(re.search(OTHER, names[name])) == wgmma}
+    run_all(module, list(zip(arguments[1::2], arguments[2::2])), rows, names, most)
     table(rows, names, each)
     bad = sum(row.wrong for row in rows.values())
     missing = [names[name] for name, row in rows.items() if not row.launches]
@@ -248,11 +266,11 @@ def main(arguments):
         bad += not why
     if only:
         return bad > 0
-    for name in names.values():
-        if name not in missing and reason(name):
-            print("NEVER has what is launched: " + name)
+    for name in rows:
+        if names[name] not in missing and reason(names[name]):
+            print("NEVER has what is launched: " + names[name])
             bad += 1
-    return bad + seeded(module, rows, names) > 0
+    return bad + seeded(module, rows, names, WGMMA_FAULTS if wgmma else FAULTS) > 0
 
 
 def reason(name):

@@ -4,19 +4,23 @@ The lanes at the lowest instruction run first, so that lanes that have diverged 
 barrier wait until no other lane can run. Every access must be inside one allocation and aligned. Accesses to shared
 memory are also checked for races, in units of the kernel's smallest access. A lane must not read a unit that has not
 been written, or that cp.async has not copied yet. Between two barriers, a lane must not read or write a unit that
-another lane wrote, nor write a unit that another lane read."""
+another lane wrote, nor write a unit that another lane read. hopper.py has what runs asynchronously."""
 import bisect
+import re
 import numpy as np
+import hopper
 import models
+from arithmetic import UNSIGNED
+from hopper import TMA
 from program import Wrong
 
-UNSIGNED = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 PARAMETERS, TABLES, SHARED, LOCAL = 1 << 32, 1 << 33, 1 << 40, 1 << 41  # first addresses of these kinds of memory
 DEVICE = 1 << 42        # first address of device memory
 LANES = 32
 AT_ONCE = 4096          # number of lanes in a Machine
 SAME_WARP, MANY = 1 << 20, 1 << 21  # codes for readers of a unit: several lanes of one warp, lanes of several warps
 WHERE = "xyz"
+HANDS_OVER = re.compile(r"\bst\.release\.|\bld\.acquire\.")   # blocks of the kernel wait for each other
 
 
 class Memory:
@@ -58,7 +62,9 @@ class Memory:
 
 class Shared:
     """Shared memory of the running blocks, with the last writer and the last reader of each unit and the times of their
-    accesses."""
+    accesses. owned: units that a copy on its way will write, or that an mbarrier occupies; reading: numbers of running
+    wgmma that read a unit; saw: when a lane last saw a phase of each mbarrier complete; fenced: time of the last
+    fence.proxy.async of each lane."""
 
     def __init__(self, machine, size, piece):
         self.machine, self.size, self.piece = machine, size, piece
@@ -70,7 +76,8 @@ class Shared:
         pieces = total // piece
         self.wrote, self.was_read = np.zeros(pieces, np.int64), np.zeros(pieces, np.int64)
         self.writer, self.reader = np.zeros(pieces, np.int64), np.zeros(pieces, np.int64)
-        self.flying = np.zeros(pieces, np.bool_)
+        self.owned, self.reading = np.zeros(pieces, np.bool_), np.zeros(pieces, np.int64)
+        self.saw, self.fenced = np.zeros((0, machine.lanes), np.int64), np.zeros(machine.lanes, np.int64)
 
     def places(self, lanes, address, count):
         if int(address.min()) < 0 or int(address.max()) + count > self.size:
@@ -85,15 +92,57 @@ class Shared:
         """Returns whether another lane accessed a unit at time `when`, with no barrier since then."""
         m = self.machine
         near = ((other & SAME_WARP - 1) // LANES == lanes // LANES) & (other < MANY)
-        return (other != lanes) & (when > np.where(near, m.warp_met[lanes], m.block_met[lanes]))
+        met = np.where(near, m.warp_met[lanes], m.block_met[lanes])
+        boxes = other >= TMA
+        if boxes.any():
+            met[boxes] = np.maximum(met[boxes], self.saw[other[boxes] - TMA, lanes[boxes]])
+        return (other != lanes) & (when > met)
+
+    def last_write(self, place):
+        """Returns the writer of the unit at this place, and the time."""
+        at = place // self.piece
+        return self.writer[at:at + 1], self.wrote[at:at + 1]
+
+    def own(self, lanes, places, count, owned):
+        self.owned[self.touched(lanes, places, count)[1]] = owned
+
+    def land(self, place, data, writer):
+        """Stores data that a box of TMA brings to `place`."""
+        self.bytes[place:place + len(data)] = data
+        at = slice(place // self.piece, (place + len(data)) // self.piece)
+        self.owned[at], self.writer[at], self.wrote[at] = False, writer, self.machine.now
+
+    def available(self, at):
+        if not self.wrote[at].all():
+            raise Wrong("reads shared memory that nothing has written")
+        if self.owned[at].any():
+            raise Wrong("reads shared memory before its copy was waited for")
+
+    def ready_for_async(self, at):
+        """Checks that a fence.proxy.async has followed each write of a thread to these units."""
+        by_thread = (self.wrote[at] > 0) & (self.writer[at] < TMA)
+        if (self.fenced[np.where(by_thread, self.writer[at], 0)] < self.wrote[at])[by_thread].any():
+            raise Wrong("TMA or wgmma accesses what a thread wrote, no fence.proxy.async between")
+
+    def read_async(self, lanes, at):
+        """Begins the read of units by a wgmma of a warpgroup, which lasts until was_read_async."""
+        self.available(at)
+        self.ready_for_async(at)
+        writer, m = self.writer[at], self.machine
+        met, boxes = np.full(len(at), m.block_met[lanes].min()), writer >= TMA
+        met[boxes] = np.maximum(met[boxes], self.saw[:, lanes].min(1)[writer[boxes] - TMA])
+        if (self.wrote[at] > met).any():
+            raise Wrong("a race: wgmma reads what was written, no barrier between")
+        np.add.at(self.reading, at, 1)
+
+    def was_read_async(self, at):
+        np.subtract.at(self.reading, at, 1)
+        self.reader[at], self.was_read[at] = MANY, self.machine.now
 
     def read(self, lanes, places, count):
         lanes, at = self.touched(lanes, places, count)
+        self.available(at)
         wrote = self.wrote[at]
-        if not wrote.all():
-            raise Wrong("reads shared memory that nothing has written")
-        if self.flying[at].any():
-            raise Wrong("reads shared memory before its cp.async was waited for")
         if self.beside(lanes, self.writer[at], wrote).any():
             raise Wrong("a race: reads what another thread wrote, no barrier between")
         old, m = self.reader[at], self.machine
@@ -113,6 +162,10 @@ class Shared:
 
     def write(self, lanes, places, count):
         lanes, at = self.touched(lanes, places, count)
+        if self.owned[at].any():
+            raise Wrong("writes shared memory where a copy is on its way")
+        if self.reading[at].any():
+            raise Wrong("writes shared memory that a wgmma reads")
         if self.beside(lanes, self.writer[at], self.wrote[at]).any():
             raise Wrong("a race: writes what another thread wrote, no barrier between")
         if self.beside(lanes, self.reader[at], self.was_read[at]).any():
@@ -135,8 +188,9 @@ class Machine:
         self.lanes = blocks * self.width
         self.every = np.arange(self.lanes)
         thread, self.block = self.every % self.width, self.every // self.width
+        self.number = first + self.block
         self.special = {}
-        for name, here, of in (("tid", thread, launch.block), ("ctaid", first + self.block, launch.grid)):
+        for name, here, of in (("tid", thread, launch.block), ("ctaid", self.number, launch.grid)):
             for i, at in enumerate((here % of[0], here // of[0] % of[1], here // of[0] // of[1])):
                 self.special["%%%s.%s" % (name, WHERE[i])] = at.astype(np.uint32)
         for name, of in (("ntid", launch.block), ("nctaid", launch.grid)):
@@ -148,17 +202,22 @@ class Machine:
         self.pc = np.zeros(self.lanes, np.int64)
         self.real = thread < self.threads
         self.alive, self.waits = self.real.copy(), np.zeros(self.lanes, np.bool_)
-        self.now = 1
+        # stalled: -1, or the number of effects when the lane began to wait for another one
+        self.now, self.effects, self.stalled = launch.now, 0, np.full(self.lanes, -1)
         self.block_met, self.warp_met = np.zeros(self.lanes, np.int64), np.zeros(self.lanes, np.int64)
         self.shared = Shared(self, launch.shared_bytes, launch.piece)
         self.local_stride = (kernel.local_bytes + 15) // 16 * 16
         self.local = np.full(self.lanes * self.local_stride + 16, 0xff, np.uint8)
         self.groups, self.flights = np.zeros(self.lanes, np.int64), []
+        self.asynchronous = hopper.Asynchronous(self)
         self.ran = 0
 
     # ---- operations that instructions call ----
     def active(self):
         return self.every if self.all else np.nonzero(self.mask)[0]
+
+    def wide(self, value):
+        return np.broadcast_to(value, self.lanes)
 
     def warps(self, mask):
         return mask.reshape(-1, LANES)
@@ -194,11 +253,18 @@ class Machine:
             raise Wrong("local address %x" % int(address.max()))
         return None, address + lanes * self.local_stride, None
 
+    def access(self, views, lanes, at, count, writes):
+        """Checks an access to shared memory, or to global memory if blocks hand results to each other."""
+        self.effects += writes
+        if lanes is not None:
+            (self.shared.write if writes else self.shared.read)(lanes, at, count)
+        elif views and self.launch.order:
+            self.launch.order.access(self, at, count, writes)
+
     def load(self, space, address, bits, count):
         size = bits // 8
         views, at, lanes = self.place(space, address, size * count)
-        if lanes is not None:
-            self.shared.read(lanes, at, size * count)
+        self.access(views, lanes, at, size * count, False)
         cells = views[bits] if views else self.local.view(UNSIGNED[bits])
         out = []
         for i in range(count):
@@ -213,8 +279,7 @@ class Machine:
     def store(self, space, address, bits, values):
         size = bits // 8
         views, at, lanes = self.place(space, address, size * len(values))
-        if lanes is not None:
-            self.shared.write(lanes, at, size * len(values))
+        self.access(views, lanes, at, size * len(values), True)
         cells = views[bits] if views else self.local.view(UNSIGNED[bits])
         for i, value in enumerate(values):
             cells[at // size + i] = np.broadcast_to(value, self.lanes)[self.active()]
@@ -222,6 +287,7 @@ class Machine:
     def add(self, space, address, bits, value):
         """Adds atomically, in the order of lanes. Returns the old values."""
         size, lanes = bits // 8, self.active()
+        self.effects += 1
         views, at, of = self.place(space, address, size)
         cells, out = views[bits], np.zeros(self.lanes, UNSIGNED[bits])
         if of is not None and not self.shared.wrote[self.shared.touched(lanes, at, size)[1]].all():
@@ -240,7 +306,7 @@ class Machine:
             raise Wrong("cp.async: misaligned, or more than %d bytes" % count)
         at = self.shared.places(lanes, to, count)
         self.shared.write(lanes, at, count)
-        self.shared.flying[self.shared.touched(lanes, at, count)[1]] = True
+        self.shared.own(lanes, at, count, True)
         data = np.zeros((len(lanes), count), np.uint8)
         some = valid > 0
         if some.any():
@@ -259,7 +325,7 @@ class Machine:
                 count = data.shape[1]
                 self.shared.bytes[at[here][:, None] + np.arange(count)] = data[here]
                 pieces = self.shared.touched(lanes[here], at[here], count)[1]
-                self.shared.flying[pieces] = False
+                self.shared.owned[pieces] = False
                 self.shared.wrote[pieces] = self.now
             if not here.all():
                 left.append(tuple(x[~here] for x in (lanes, at, data, group)))
@@ -268,29 +334,37 @@ class Machine:
     # ---- execution ----
     def run(self):
         while self.alive.any():
-            ready = self.alive & ~self.waits
+            ready = self.alive & ~self.waits & (self.stalled < 0)
             if not ready.any():
-                self.release()
+                again = (self.stalled >= 0) & (self.stalled < self.effects)
+                self.stalled[again] = -1
+                if not again.any():
+                    self.release()
                 continue
             at = int(self.pc[ready].min())
             mask = ready & (self.pc == at)
             others = self.pc[ready & ~mask]
             self.together(at, mask, int(others.min()) if len(others) else len(self.kernel.code) + 1)
+        self.asynchronous.end()
 
     def release(self):
-        """Called when all lanes wait at barriers. Releases each block whose threads all wait at the same barrier."""
-        of = self.waits.reshape(self.blocks, -1)
-        some, real = of.any(1), self.real.reshape(self.blocks, -1)
+        """Called when all lanes wait. Releases each block whose threads all wait at the same barrier."""
+        of, stalled = self.waits.reshape(self.blocks, -1), self.stalled.reshape(self.blocks, -1) >= 0
+        some, real = of.any(1) & ~stalled.any(1), self.real.reshape(self.blocks, -1)
+        if not some.any():
+            raise Wrong("waits for what cannot happen: " + self.kernel.code[self.pc[self.stalled >= 0].min()])
         if (of[some] != real[some]).any():
             raise Wrong("threads wait at a barrier for others that have exited")
         pc = self.pc.reshape(self.blocks, -1)
         if (pc[some] != pc[some][:, :1])[real[some]].any():
             raise Wrong("threads of a block wait at different barriers")
-        self.meet(self.waits, True)
-        self.waits[:] = False
+        released = np.repeat(some, self.width)
+        self.meet(self.waits & released, True)
+        self.waits[released] = False
 
     def meet(self, lanes, block):
         self.now += 1
+        self.effects += 1
         self.warp_met[lanes] = self.now
         if block:
             self.block_met[lanes] = self.now
@@ -313,6 +387,12 @@ class Machine:
             if kind == models.PLAIN:
                 self.step(at, act, yes, full and yes is mask)
                 at += 1
+            elif kind == models.POLL:
+                stay, at = self.step(at, act, yes, full and yes is mask), at + 1
+                if stay is not None and stay.any():
+                    self.pc[mask] = at
+                    self.pc[stay], self.stalled[stay] = at - 1, self.effects
+                    return
             elif kind == models.BRANCH:
                 at = self.branch(at, act, mask, yes)
                 if at is None:
@@ -338,9 +418,10 @@ class Machine:
         self.mask, self.all = mask, full
         self.now += 1
         try:
-            act(self)
+            return act(self)
         except Wrong as error:
-            raise Wrong("%s: %s" % (self.kernel.code[at], error)) from None
+            line = re.sub(r"\{([^,}]*)(,[^,}]*){8,}\}", r"{\1,..}", self.kernel.code[at])
+            raise Wrong("%s: %s" % (line, error)) from None
 
     def branch(self, at, to, mask, yes):
         """Returns the next instruction if all lanes go to the same one, or None if they diverge."""
@@ -374,11 +455,13 @@ class Launch:
             self.symbols[name] = at
             pieces.append((at, np.frombuffer(content, np.uint8)))
             at += (len(content) + 255) // 256 * 256
-        start = (kernel.static + 15) // 16 * 16
+        align = max([16, *module.dynamic.values()])
+        start = (kernel.static + align - 1) // align * align
         self.symbols.update(dict.fromkeys(module.dynamic, start))
         self.shared_bytes = start + dynamic
         self.piece = models.smallest_of_shared(kernel)
-        self.memory = Memory(pieces)
+        self.memory, self.now = Memory(pieces), 1
+        self.order = hopper.Order(len(self.memory.bytes)) if HANDS_OVER.search(kernel.body) else None
         self.steps = models.steps_of(kernel, self.symbols)
 
     def run(self):
@@ -391,5 +474,6 @@ class Launch:
             for first in range(0, total, some):
                 machine = Machine(self, first, min(some, total - first))
                 machine.run()
+                self.now = machine.now + 1
                 ran += machine.ran
         return ran

@@ -10,27 +10,24 @@ the manual leaves a choice, the model does this:
     rcp.approx.ftz  the rounded quotient, subnormal inputs and results are 0; a device may differ by 1 ulp
     atom, red       in the order of lanes
 Any other modifier or instruction raises Unknown, so that no instruction runs as one that merely looks similar."""
-import ctypes
-import ctypes.util
 import re
 import numpy as np
-from program import Unknown, Wrong, bits_of, instruction, parts_of
+import hopper
+from arithmetic import (FLOAT, NAN, SIGNED, UNSIGNED, add_products, divided, exp2_approx, flushed, greater, round_fma,
+                        to_bf16)
+from program import Unknown, Wrong, bits_of, instruction, listed
 
-PLAIN, BRANCH, EXIT, BARRIER = range(4)
-UNSIGNED = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-FLOAT = {32: np.float32, 64: np.float64}
-NAN = {32: np.array(0x7fffffff, np.uint32), 64: np.array(0x7fffffffffffffff, np.uint64)}
+# Kinds of instructions. POLL: threads repeat such an instruction until others have stored or arrived; its function
+# returns the lanes that have to execute it again after a change.
+PLAIN, BRANCH, EXIT, BARRIER, POLL = range(5)
 SPACES = ("global", "shared", "local", "param", "const")
 WINDOWS = {"shared": 1 << 40, "local": 1 << 41, "global": 0, "param": 0, "const": 0}
 LANES = 32
 LANE, GROUP, WITHIN = np.arange(LANES), np.arange(LANES) // 4, np.arange(LANES) % 4 * 2
 # Modifiers that have no effect in this model.
-HARMLESS = {"rn", "lo", "uni", "sync", "aligned", "nc", "to", "cta", "relaxed", "gpu"}
+HARMLESS = {"rn", "lo", "uni", "sync", "aligned", "nc", "to", "cta", "relaxed", "gpu", "cg"}
 SPECIAL = re.compile(r"%laneid|%n?(tid|ctaid)\.[xyz]")
 SHARED_ACCESS = re.compile(r"\b(?:ld|st|atom|red)\.shared\.(?:add\.)?(?:v(\d)\.)?([a-z]\d+)\s")
-EXP2F = ctypes.CDLL(ctypes.util.find_library("m")).exp2f
-EXP2F.argtypes, EXP2F.restype = [ctypes.c_float], ctypes.c_float
 
 
 class Steps:
@@ -58,7 +55,7 @@ def steps_of(kernel, symbols):
 
 def step_of(builder, instruction):
     name = instruction.parts[0]
-    kind, act = PLAIN, None
+    act = None
     if name == "bra":
         kind, act = BRANCH, builder.kernel.labels[instruction.operands[0]]
     elif name in ("ret", "exit"):
@@ -72,13 +69,9 @@ def step_of(builder, instruction):
         if not build:
             raise Unknown(instruction.line)
         act = build(*instruction.operands)
+        kind = POLL if builder.polls else PLAIN
         builder.check_modifiers()
     return kind, instruction.guard, instruction.unless, act
-
-
-def listed(text):
-    """Returns the list of registers in braces, or a list of the single register."""
-    return parts_of(text[1:-1]) if text.startswith("{") else [text]
 
 
 def smallest_of_shared(kernel):
@@ -89,69 +82,16 @@ def smallest_of_shared(kernel):
     return least
 
 
-def round_fma(a, b, c):
-    """Returns float32(a b + c). The product is exact in float64; the sum is rounded to odd in float64, then to
-    float32."""
-    product = a.astype(np.float64) * b.astype(np.float64)
-    c = c.astype(np.float64)
-    total = product + c
-    part = total - product
-    error = (product - (total - part)) + (c - part)
-    odd = (error != 0) & np.isfinite(error) & np.isfinite(total)
-    if odd.any():
-        bits = total.view(np.int64)
-        odd &= (bits & 1) == 0
-        away = (error > 0) == (total > 0)
-        total = np.where(odd, bits + np.where(away, 1, -1), bits).view(np.float64)
-    return total.astype(np.float32)
-
-
-def flushed(x):
-    """Returns x with subnormals replaced by 0."""
-    return np.where(np.abs(x) < np.float32(2.0 ** -126), np.copysign(np.float32(0), x), x)
-
-
-def exp2_approx(x):
-    """Returns 2^x. Subnormal inputs count as 0 (result 1); subnormal results become 0."""
-    return flushed(np.fromiter(map(EXP2F, x.tolist()), np.float32, len(x)))
-
-
-def to_bf16(x):
-    """Returns the bits of x rounded to bf16, with ties to even. NaN becomes 0x7fff."""
-    bits = x.view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(x), 0x7fff, rounded).astype(np.uint32)
-
-
-def greater(a, b, least):
-    """Returns min (if `least`) or max of a and b: a number is preferred to NaN, and -0 is less than +0."""
-    both = a == b
-    out = (np.fmin if least else np.fmax)(a, b)
-    bits = UNSIGNED[8 * a.dtype.itemsize]
-    x, y = a.view(bits), b.view(bits)
-    return np.where(both, x | y if least else x & y, out.view(bits)).view(a.dtype)
-
-
-def divided(a, b, rest):
-    """Returns the quotient, rounded towards 0, or (if `rest`) the remainder."""
-    if a.dtype.kind == "u":
-        return a % b if rest else a // b
-    bits = UNSIGNED[8 * a.dtype.itemsize]
-    x, y = np.abs(a).view(bits), np.abs(b).view(bits)
-    out = (x % y if rest else x // y).view(a.dtype)
-    return np.where((a < 0) if rest else (a < 0) != (b < 0), -out, out)
-
-
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
            "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
 LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
-class Builder:
+class Builder(hopper.Instructions):
     """Translates one instruction. op_NAME(operands) returns a function of a machine that executes it."""
 
     def __init__(self, kernel, symbols, instruction):
-        self.kernel, self.symbols, self.instruction = kernel, symbols, instruction
+        self.kernel, self.symbols, self.instruction, self.polls = kernel, symbols, instruction, False
         self.parts, self.kind = instruction.parts, instruction.parts[-1]
         self.met = {self.parts[0], self.kind} | HARMLESS
 
@@ -172,6 +112,12 @@ class Builder:
         """Returns a function of a machine that reads an operand as a value of type `kind`."""
         bits = bits_of(kind)
         as_type = FLOAT[bits] if kind[0] == "f" else SIGNED[bits] if kind[0] == "s" else UNSIGNED[bits]
+        fragments = self.kernel.fragments.get(text)
+        if fragments:
+            def act(m):
+                m.asynchronous.touch(fragments)
+                return m.registers[text].view(as_type)
+            return act
         if text in self.kernel.registers:
             if self.kernel.registers[text] == bits:
                 return lambda m: m.registers[text].view(as_type)
@@ -198,9 +144,11 @@ class Builder:
         if text == "_":
             return lambda m, value: None
         bits = self.kernel.registers[text]
-        own = UNSIGNED[bits]
+        own, fragments = UNSIGNED[bits], self.kernel.fragments.get(text)
 
         def act(m, value):
+            if fragments:
+                m.asynchronous.touch(fragments)
             if value.dtype.kind == "f":
                 value = value.view(UNSIGNED[8 * value.dtype.itemsize])
             if value.dtype != own:
@@ -287,14 +235,16 @@ class Builder:
         def act(m):
             for put, value in zip(puts, m.load(space, at(m), bits, count)):
                 put(m, value.view(SIGNED[bits]) if signed else value)
-        return act
+        return self.acquiring(at, act) if self.has("acquire") else act
 
     def op_st(self, to, source):
         space, bits = self.one_of(SPACES, "generic"), bits_of(self.kind)
         at, gets = self.address(to), [self.get(n, "b%d" % bits) for n in listed(source)]
         if self.vector() != len(gets):
             raise Unknown(self.instruction.line)
-        return lambda m: m.store(space, at(m), bits, [g(m) for g in gets])
+        def act(m):
+            m.store(space, at(m), bits, [g(m) for g in gets])
+        return self.releasing(at, act) if self.has("release") else act
 
     def op_selp(self, to, yes, no, which):
         which = self.get(which, "pred")
@@ -571,6 +521,8 @@ class Builder:
     def op_cp(self, *operands):
         if self.parts[1] != "async":
             raise Unknown(self.instruction.line)
+        if "bulk" in self.parts:
+            return self.tensor_load(*operands)
         self.met.add("async")
         if self.has("commit_group"):
             return self.commit
@@ -629,8 +581,7 @@ class Builder:
                     y[:, WITHIN + half + i * 8, GROUP] = half_of(get(m), half, warps)
             for i, get in enumerate(third):
                 z[:, GROUP + i // 2 * 8, WITHIN + i % 2] = np.broadcast_to(get(m), m.lanes).reshape(warps, LANES)
-            for k in range(16):
-                z = round_fma(x[:, :, k:k + 1], y[:, k:k + 1, :], z)
+            z = add_products(x, y, z)
             for i, put in enumerate(puts):
                 put(m, np.ascontiguousarray(z[:, GROUP + i // 2 * 8, WITHIN + i % 2]).reshape(-1))
         return act

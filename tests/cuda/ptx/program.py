@@ -14,14 +14,18 @@ class Wrong(Exception):
 
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)([^{}]*)\n\{\n(.*?)\n\}\n", re.S)
+# A kernel ends at a brace that a directive or the end of the file follows; blocks within it are followed by more.
+ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)([^{}]*)\n\{\n(.*?)\n\}\n(?=\s*(?:\.(?!pragma|loc|reg)|\Z))", re.S)
 PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?"
                        r"([\w$]+)(?:\[(\d+)\])?\s*$")
 TABLE = re.compile(r"^(?:\.visible |\.weak )?\.(?:global|const) \.align \d+ \.(\w+) ([\w$]+)(?:\[(\d+)\])?"
                    r"(?: = \{?([^;}]*)\}?)?;", re.M)
 PLACE = re.compile(r"\.(?:shared|local)\s+\.align\s+(\d+)\s+\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?")
-DYNAMIC = re.compile(r"\.extern\s+\.shared\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[\]")
-GUARD = re.compile(r"@(!?)(%\w+)\s+")
+DYNAMIC = re.compile(r"\.extern\s+\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[\]")
+GUARD = re.compile(r"@(!?)([%\w$]+)\s+")
+TARGET = re.compile(r"(\bbra(?:\.uni)?\s+)([\w$]+)$")
+# Registers of a wgmma: its result, and its first operand if that is in registers
+FRAGMENTS = re.compile(r"\bwgmma\.mma_async\S*\s+(\{[^{}]*\})\s*,\s*(\{[^{}]*\})?")
 
 
 def bits_of(kind):
@@ -45,9 +49,14 @@ def parts_of(text, around="{[", until="}]"):
     return out + [text[start:].strip()] if text.strip() else out
 
 
+def listed(text):
+    """Returns the list of registers in braces, or a list of the single register."""
+    return parts_of(text[1:-1]) if text.startswith("{") else [text]
+
+
 class Kernel:
     """A kernel, parsed when it is first used. registers: bits by name; shared and local variables; labels; code as
-    text."""
+    text; fragments: by register, the tuples of registers of wgmma instructions that it is in."""
 
     def __init__(self, name, parameters, body):
         self.name, self.body, self.code, self.built = name, body, None, None
@@ -64,23 +73,44 @@ class Kernel:
             return
         self.registers, self.shared, self.local, self.labels = {}, {}, {}, {}
         self.static = self.local_bytes = 0
-        self.code = []
+        self.code, self.blocks, blocks, branches = [], 0, [""], []
         for text in self.body.split(";"):
-            self.statement(" ".join(text.split()))
+            self.statement(" ".join(text.split()), blocks, branches)
+        for at, around in branches:     # a branch goes to the label in the innermost block around it that has such one
+            name = TARGET.search(self.code[at])[2]
+            label = next(name + block for block in reversed(around) if name + block in self.labels)
+            self.code[at] = TARGET.sub(lambda found: found[1] + label, self.code[at])
+        self.fragments = collections.defaultdict(set)
+        for found in FRAGMENTS.finditer("\n".join(self.code)):
+            for fragment in (tuple(listed(text)) for text in found.groups() if text):
+                for name in fragment:
+                    self.fragments[name].add(fragment)
 
-    def statement(self, text):
+    def statement(self, text, blocks, branches):
+        """Reads a statement, with labels and braces before it. blocks: suffixes of labels in the blocks around it;
+        branches: (number of the instruction, blocks around it)."""
         while True:
-            text = text.lstrip("{} ")   # a nested block, which declares a register with a unique name
+            text = text.lstrip()
             label = re.match(r"(\$?[\w$]+):\s*", text)
-            if not label:
+            if text.startswith("{"):
+                self.blocks += 1
+                blocks.append("@%d" % self.blocks)
+                text = text[1:]
+            elif text.startswith("}"):
+                blocks.pop()
+                text = text[1:]
+            elif label:
+                self.labels[label.group(1) + blocks[-1]] = len(self.code)
+                text = text[label.end():]
+            else:
                 break
-            self.labels[label.group(1)] = len(self.code)
-            text = text[label.end():]
         if text.startswith(".reg"):
             self.declare(text)
         elif text.startswith((".shared", ".local")):
             self.place(text)
         elif text and not text.startswith((".pragma", ".loc")):
+            if TARGET.search(text):
+                branches.append((len(self.code), list(blocks)))
             self.code.append(text)
 
     def declare(self, text):
@@ -88,7 +118,8 @@ class Kernel:
         for name in parts_of(names):
             many = re.match(r"(%[\w$]+)<(\d+)>", name)
             for each in [many.group(1) + str(i) for i in range(int(many.group(2)))] if many else [name]:
-                self.registers[each] = bits_of(kind[1:])
+                if self.registers.setdefault(each, bits_of(kind[1:])) != bits_of(kind[1:]):
+                    raise Unknown("two registers %s of different types, in blocks of %s" % (each, self.name))
 
     def place(self, text):
         align, kind, name, count = PLACE.match(text).groups()
@@ -118,7 +149,7 @@ def instruction(text):
 
 
 class Module:
-    """A PTX file: kernels by name, tables as bytes by name, and names of dynamic shared memory."""
+    """A PTX file: kernels by name, tables as bytes by name, and dynamic shared memory: alignments by name."""
 
     def __init__(self, path):
         with open(path) as file:
@@ -130,6 +161,6 @@ class Module:
             numbers = [int(v, 0) for v in values.split(",")] if values else []
             numbers += [0] * (int(count or 1) - len(numbers))
             self.tables[name] = b"".join((v & (1 << 8 * size) - 1).to_bytes(size, "little") for v in numbers)
-        self.dynamic = set(DYNAMIC.findall(text))
+        self.dynamic = {name: int(align) for align, name in DYNAMIC.findall(text)}
         if len(self.kernels) != len(re.findall(r"\.entry\s", text)) or re.search(r"^\.func", text, re.M):
             raise Unknown("a kernel or function that was not read")
