@@ -168,6 +168,19 @@ template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlo
     }
 };
 
+/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
+ * the factor of the sum so far. */
+__device__ __forceinline__ float online_factor(float top, bool first, float *max)
+{
+    float factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    *max = top;
+    return factor;
+}
+
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Keys that are not seen have the score
  * -inf, whose exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */

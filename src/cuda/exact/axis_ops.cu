@@ -39,6 +39,11 @@ void concat_by(const gckpt_call *call, bool backward)
     move_parts(call, backward, gckpti_concat_move, true);
 }
 
+__device__ void sum_of_row(int64_t r, const float *x, float *out, int64_t n, float divisor)
+{
+    gckpti_store_n_warp(out + r, gckpti_sum_from_warp(x + r * n, n, 0.0f) / divisor, 1);
+}
+
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
  * gradient of its sum or mean. */
 template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
@@ -53,8 +58,7 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
         map(call, iterate(x->shape, x->shape, each, each, each), Quotient{ divisor }, grad_of(*x),
             grad_out_of(call), NONE, NONE, x->accumulate);
     else if (axis == -1 || axis == x->shape.n - 1)
-        for_each_row<sum_of_row<Plain>>(call, v.outer, Plain{ x->data }, call->out, v.size,
-                                        divisor);
+        for_each_row<sum_of_row>(call, v.outer, x->data, call->out, v.size, divisor);
     else
         sums(call, iterate(x->shape, each, x->shape, x->shape, x->shape),
              { {}, { GRAD_identity }, value_of(*x), NONE, NONE },
