@@ -112,11 +112,6 @@ template <bool BF16> __device__ inline float value_as(const Values &x, int64_t i
     return BF16 ? gckpti_from_bf16(x.bf16[i]) : x.f32[i];
 }
 
-__device__ inline float value_at(const Results &y, int64_t i)
-{
-    return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
-}
-
 __device__ inline void put_at(const Results &y, int64_t i, float v)
 {
     if (y.bf16)
