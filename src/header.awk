@@ -40,8 +40,8 @@ function choose_parts(    i, k, n, at, has, name) {
 # Returns 1 or 0 if an operand of an #if is known in this edition, else "".
 function known(operand,    not, name) {
     gsub(/ /, "", operand)
-    if (("kernels/" in undefined) && operand ~ /^GCKPTI_ISA(<|>=|==)[0-9]$/) # only plain floats are left
-        return operand ~ /</ ? 1 : 0
+    if (("kernels/" in undefined) && operand ~ /^GCKPTI_ISA(<|>=|==)-?[0-9]$/) # only plain floats are left
+        return operand ~ /<|-1/ ? 1 : 0
     if (("GCKPTI_AVX512" in undefined) && operand ~ /^GCKPTI_ISA(>=|==)3$/)
         return 0
     not = sub(/^!/, "", operand)

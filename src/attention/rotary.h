@@ -15,7 +15,7 @@ typedef struct {
 enum { GCKPTI_ROTARY_MAX = 512 }; /* most frequencies in the attributes */
 
 /* Returns how many of the d columns of a head are rotated. */
-static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
+GCKPTI_INLINE int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
 {
     return o->columns ? o->columns : d;
 }

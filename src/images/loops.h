@@ -52,7 +52,7 @@ GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
 }
 
 /* max and backward are constants; if it were not inlined, each window would test them. */
-#if GCKPTI_ISA < 0 && GCKPTI_OPTIMISED && !GCKPTI_IS_SMALL
+#if GCKPTI_ISA == -1 && GCKPTI_OPTIMISED && !GCKPTI_IS_SMALL
 #define GCKPTI_WINDOWS static inline __attribute__((always_inline))
 #else
 #define GCKPTI_WINDOWS GCKPTI_INLINED

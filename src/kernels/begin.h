@@ -1,1 +1,1 @@
-#ifdef GCKPTI_ISA
+#if defined(GCKPTI_ISA) && GCKPTI_ISA >= 0

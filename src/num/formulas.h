@@ -314,7 +314,7 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
-#if GCKPTI_ISA < 0
+#if GCKPTI_ISA == -1
 GCKPTI_ISA_NOINLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
     float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);

@@ -12,11 +12,17 @@
 #undef FLOATS
 #undef INTS
 #if GCKPTI_ISA < 0
-#define W       1
-#define V(name) gckpti_##name
+#if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/exact/warp.cu) */
+#define W             32
+#define V(name)       gckpti_##name##_warp
+#define GCKPTI_KERNEL GCKPTI_INLINE
+#else
+#define W             1
+#define V(name)       gckpti_##name
+#define GCKPTI_KERNEL GCKPTI_UNUSED static
+#endif
 #define GCKPTI_TARGET
 #define GCKPTI_UNROLL
-#define GCKPTI_KERNEL             GCKPTI_UNUSED static
 #define FLOATS                    float
 #define INTS                      uint32_t
 #define GCKPTI_MASK_OF(condition) (0u - (uint32_t)(condition))

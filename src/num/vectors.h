@@ -1,25 +1,27 @@
 /* set1: x in all lanes; highest, lowest: b if either is NaN; fnma: c - a * b; less, equal: a < b or
  * a == b ? c : d, both sides being computed; bits, floats: reinterpret the same bits */
 #if GCKPTI_ISA < 0
-GCKPTI_INLINE float gckpti_set1(float x) { return x; }
-GCKPTI_INLINE float gckpti_vmax(float a, float b) { return a > b ? a : b; }
-GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
-GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
-GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
-GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
+GCKPTI_INLINE float V(set1)(float x) { return x; }
+GCKPTI_INLINE float V(vmax)(float a, float b) { return a > b ? a : b; }
+GCKPTI_INLINE float V(vmin)(float a, float b) { return a < b ? a : b; }
+GCKPTI_INLINE float V(fnma)(float a, float b, float c) { return gckpti_fma(-a, b, c); }
+GCKPTI_INLINE float V(floats)(uint32_t a) { return gckpti_float(a); }
+GCKPTI_INLINE float V(if_less)(float a, float b, float c, float d) { return a < b ? c : d; }
 /* Selects by a mask, not a branch, so that loops over this function vectorise. */
-GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
+GCKPTI_INLINE float V(if_equal)(float a, float b, float c, float d)
 {
     const uint32_t mask = 0u - (uint32_t)(a == b);
     return gckpti_float((gckpti_bits(c) & mask) | (gckpti_bits(d) & ~mask));
 }
-GCKPTI_INLINE void gckpti_to_doubles(float x, double *y) { *y = (double)x; }
-GCKPTI_INLINE float gckpti_to_floats(const double *x) { return (float)*x; }
+GCKPTI_INLINE void V(to_doubles)(float x, double *y) { *y = (double)x; }
+GCKPTI_INLINE float V(to_floats)(const double *x) { return (float)*x; }
+GCKPTI_INLINE float V(add)(float a, float b) { return a + b; }
+#if GCKPTI_ISA == -1
 GCKPTI_INLINE float gckpti_load_n(const float *x, int64_t n) { return (void)n, *x; }
-GCKPTI_INLINE float gckpti_add(float a, float b) { return a + b; }
 GCKPTI_INLINE float gckpti_fold_sum(float a) { return a; }
 GCKPTI_INLINE float gckpti_fold_max(float a) { return a; }
 GCKPTI_INLINE void gckpti_store_n(float *x, float a, int64_t n) { (void)n, *x = a; }
+#endif
 #else
 GCKPTI_ALWAYS FLOATS V(load)(const float *x)
 {

@@ -317,13 +317,13 @@ typedef struct {
 GCKPTI_FN gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor **in, int n, int center,
                                         float epsilon);
 
-static inline float gckpti_norm_epsilon(const gckpti_norm *o)
+GCKPTI_INLINE float gckpti_norm_epsilon(const gckpti_norm *o)
 {
     return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
 }
 
 /* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if halves. */
-static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
+GCKPTI_INLINE gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *saved = (const float *)call->saved + (o->center ? 3 * r : r);

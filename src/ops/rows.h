@@ -29,19 +29,12 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t le
     return V(fma)(y, x, sum);
 }
 
-/* Folds the 32 lanes of a row, halving their number each time, to their sum or maximum. */
+/* Folds a row's 32 lanes, by halves, to their sum or maximum; by one loop, or gcc spills them. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
-#if GCKPTI_ISA < 0
-    for (int half = 16, i = 31; i > 0; half = i-- > half ? half : half / 2)
-        lane[i - half] = largest ? V(vmax)(lane[i], lane[i - half]) : lane[i] + lane[i - half];
-#else
     GCKPTI_UNROLL
-    for (int i = 32 / W - 1; i > 0; i--) { /* one loop, or gcc keeps lanes in memory */
-        const int to = i - (i < 2 ? 1 : i < 4 ? 2 : i < 8 ? 4 : i < 16 ? 8 : 16);
-        lane[to] = (largest ? V(vmax) : V(add))(lane[i], lane[to]);
-    }
-#endif
+    for (int h = 16 / W, i = 32 / W - 1; i > 0; h = i-- > h ? h : h / 2)
+        lane[i - h] = largest ? V(vmax)(lane[i], lane[i - h]) : V(add)(lane[i], lane[i - h]);
     return largest ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
@@ -60,7 +53,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
         for (int i = 0; i < LANES; i++)
             lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-#if GCKPTI_ISA < 0
+#if GCKPTI_ISA == -1
     for (; at < n; at++)
         lane[(uint32_t)at % 32] = V(term)(row, at, 1, lane[(uint32_t)at % 32]);
 #else
@@ -217,11 +210,11 @@ GCKPTI_KERNEL void V(softmax_row_grad)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
-    int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
-    for (int64_t j = 0; j < n; j += W)
-        V(put_product_n)
-    (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS x = V(load_n)(g + j, n - j) - dot;
+        V(put_product_n)(d + j, V(load_n)(y + j, n - j), x, call->in[0].accumulate, n - j);
+    }
 }
 
 GCKPTI_KERNEL void V(log_softmax_row)(const gckpt_call *call, int64_t r)
@@ -243,9 +236,8 @@ GCKPTI_KERNEL void V(log_softmax_row_grad)(const gckpt_call *call, int64_t r)
     float *d = call->in[0].grad + r * n;
     const FLOATS sum = V(set1)(V(sum_from)(g, n, 0.0f));
     for (int64_t j = 0; j < n; j += W) {
-        FLOATS p = V(exp)(V(load_n)(y + j, n - j));
-        p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
-        V(put_n)(d + j, p, call->in[0].accumulate, n - j);
+        const FLOATS p = V(exp)(V(load_n)(y + j, n - j));
+        V(put_n)(d + j, V(fnma)(p, sum, V(load_n)(g + j, n - j)), call->in[0].accumulate, n - j);
     }
 }
 

@@ -191,12 +191,12 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
             V(store_n)(x + j, V(fma)(k, y, V(load_n)(x + j, n - j)), n - j);
         }
         if (s->dq)
-            gckpti_put(s->dq + i, V(dot)(s->to + i * n, u, n), s->add[0]);
+            V(put_n)(s->dq + i, V(set1)(V(dot)(s->to + i * n, u, n)), s->add[0], 1);
         if (s->dk)
-            gckpti_put(s->dk + i, V(dot)(d, w, n), s->add[1]);
+            V(put_n)(s->dk + i, V(set1)(V(dot)(d, w, n)), s->add[1], 1);
     }
     if (s->dbeta)
-        gckpti_put(s->dbeta, V(dot)(x, s->r, n), s->add[4]);
+        V(put_n)(s->dbeta, V(set1)(V(dot)(x, s->r, n)), s->add[4], 1);
     for (int64_t j = 0; j < n; j += W) {
         const FLOATS y = V(load_n)(x + j, n - j);
         if (s->dv)
@@ -211,13 +211,13 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
             V(store_n)(d + j, V(fma)(k, V(load_n)(w + j, n - j), V(load_n)(d + j, n - j)), n - j);
         }
         if (s->dk)
-            s->dk[i] += V(dot)(p, w, n);
+            V(put_n)(s->dk + i, V(set1)(V(dot)(p, w, n)), 1, 1);
         if (s->ddecay)
             total += V(dot)(d, p, n);
         for (int64_t j = 0; j < n; j += W)
             V(store_n)(d + j, decay * V(load_n)(d + j, n - j), n - j);
     }
     if (s->ddecay)
-        gckpti_put(s->ddecay, total, s->add[3]);
+        V(put_n)(s->ddecay, V(set1)(total), s->add[3], 1);
 }
 #endif

@@ -169,8 +169,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, (column_sums_kernel<RowTerms<true>, false>));
         int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
         c.bytes = (double)std::get<4>(p) * (double)std::get<5>(p) * 4 * sums;
-    } else if (is("norm_row<8>")) {
-        auto p = tally::of(l, each_kernel<norm_row<8>, 32, Norm, float, Results>);
+    } else if (is("norm_row,")) {
+        auto p = tally::of(l, each_kernel<fast::norm_row, 32, fast::Norm, float, Results>);
         c.bytes = 4 * (double)std::get<0>(p) * (double)std::get<1>(p).n;
     /* the kernel's sums leave its operands in the cache, so they are not read again for dx */
     } else if (is("fast_norm_backward")) {
@@ -189,8 +189,9 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, (column_sums_kernel<Sums, false>));
         c.bytes = tally::Width<Values>::of(std::get<0>(p).g) * (double)std::get<3>(p) * (double)std::get<4>(p) *
                   (double)std::get<5>(p);
-    } else if (is("vecs_kernel<8, PartMove>")) {
-        c.bytes = 4 * l.elements;
+    } else if (is("vecs_kernel<8, SliceGradient>")) {
+        auto p = std::get<0>(tally::of(l, vecs_kernel<8, SliceGradient>));
+        c.bytes = 2 * l.elements * (1 + (double)p.n / (double)p.whole);
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));

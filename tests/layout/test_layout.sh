@@ -49,7 +49,7 @@ tested() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/tensors.c; }
 public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0, NULL);\n}\n' >> num/sums.c; }
 inside() { change DEPS 's/^gradckpt_cuda.cu .*/gradckpt_cuda.cu 0 base/'; }
 cuda_long() { yes '' | head -n 100 >> device/replay.cu; }
-cuda_few() { change MANIFEST 's/ and [0-9]* functions/ and 0 functions/'; }
+cuda_few() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 65; echo '}'; } >> fast/linear.cu; }
 cuda_extra() { echo > fast/new.cu; }
 cuda_large() { change MANIFEST 's,^fast/attention.cu .*,fast/attention.cu 460,'; }
 same() { sh src/header.sh "$of" > "$work/generated" && sh tests/layout/layout.sh "$of" "$work/generated"; }

@@ -58,7 +58,8 @@ const OpKernels EXACT_OPS[] = {
     OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
 #endif
 #ifndef GCKPT_NO_IMAGES
-    OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
+    OP_AS(upsample, windows_by<UPSAMPLE>) OP_AS(max_pool, windows_by<MAX_POOL>)
+    OP_WORDS(average_pool, no, windows_by<AVERAGE_POOL>)
     OP_WORDS(conv2d, no, conv2d_by)
     OP_WORDS(groupnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)

@@ -29,9 +29,10 @@ void for_each(const gckpt_call *call, int64_t n, const A &...a)
 {
     run<each_kernel<F, 1, A...>>(call, blocks_for(n, THREADS), THREADS, 0, n, a...);
 }
-template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
+template <auto F, int THREADS = 256, class... A>
+void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
 {
-    run_each<each_kernel<F, 32, A...>>(call, 32 * n, n, a...);
+    run<each_kernel<F, 32, A...>>(call, blocks_for(32 * n, THREADS), THREADS, 0, n, a...);
 }
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
@@ -109,11 +110,6 @@ __device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
 template <bool BF16> __device__ inline float value_as(const Values &x, int64_t i)
 {
     return BF16 ? gckpti_from_bf16(x.bf16[i]) : x.f32[i];
-}
-
-__device__ inline float value_at(const Results &y, int64_t i)
-{
-    return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
 }
 
 __device__ inline void put_at(const Results &y, int64_t i, float v)

@@ -32,7 +32,8 @@ struct Places {
 };
 __device__ inline Places places_of(const gckpti_iter &it, int64_t i)
 {
-    Places p = {};
+    Places p;
+    UNROLLED(t, 4) p.at[t] = it.offset[t];
     for (int k = 0; k < it.n; k++) {
         const int64_t next = k + 1 < it.n ? i / it.size[k] : 0, j = i - next * it.size[k];
         UNROLLED(t, 4) p.at[t] += j * it.step[t][k];
@@ -48,7 +49,7 @@ bool in_vecs(const gckpti_iter &it, int N)
     bool vecs = it.n && it.step[0][0] == 1 && (it.n == 1 || it.size[0] % N == 0);
     for (int t = 0; t < 4; t++) {
         const bool repeated = it.step[t][0] == 0;
-        vecs = vecs && (repeated || it.step[t][0] == 1);
+        vecs = vecs && (repeated || (it.step[t][0] == 1 && it.offset[t] % N == 0));
         for (int k = 1; k < it.n; k++)
             vecs = vecs && (repeated || it.step[t][k] % N == 0);
     }

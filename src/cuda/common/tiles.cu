@@ -1,3 +1,5 @@
+enum { STAGES = 4 }; /* of a ring that cp.async fills */
+
 /* A matrix whose lines (rows or columns) are contiguous: line i begins at x + i * stride. */
 template <class T> struct Matrix {
     const T *x;

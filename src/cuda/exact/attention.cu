@@ -168,6 +168,19 @@ template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlo
     }
 };
 
+/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
+ * the factor of the sum so far. */
+__device__ __forceinline__ float online_factor(float top, bool first, float *max)
+{
+    float factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    *max = top;
+    return factor;
+}
+
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Keys that are not seen have the score
  * -inf, whose exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
@@ -324,27 +337,23 @@ __device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j
 }
 
 /* Computes the mask's gradient: a thread has an element, and adds the terms of the scores that it
- * is added to, in the order of gckpti_mask_tile. n: the mask's sizes, 1 or those of the scores. */
-struct MaskAxes {
-    int64_t n[4];
-    int accumulate;
-};
-__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m, int64_t rows)
+ * is added to, in the order of gckpti_mask_tile. */
+__device__ void mask_gradient_at(int64_t e, const Attention &a, const gckpt_arg &mask, int64_t rows)
 {
-    for (EACH(e, m.n[0] * m.n[1] * m.n[2] * m.n[3])) {
-        const int64_t at[4] = { e / m.n[3] / m.n[2] / m.n[1], e / m.n[3] / m.n[2] % m.n[1],
-                                e / m.n[3] % m.n[2], e % m.n[3] };
-        const int64_t end_i = m.n[2] > 1 ? at[2] + 1 : a.t, end_j = m.n[3] > 1 ? at[3] + 1 : a.s;
-        float sum = m.accumulate ? a.dmask[e] : 0.0f;
-        for (int64_t b = at[0]; b < rows; b += m.n[0])
-            for (int64_t h = at[1]; h < a.heads; h += m.n[1])
-                for (int64_t i0 = at[2]; i0 < end_i; i0 += TILE)
-                    for (int64_t j0 = at[3]; j0 < end_j; j0 += TILE)
-                        for (int64_t i = i0; i < gckpti_min(i0 + TILE, end_i); i++)
-                            for (int64_t j = j0; j < gckpti_min(j0 + TILE, end_j); j++)
-                                mask_term(a, b * a.heads + h, i, j, a.mask.x[e], &sum);
-        a.dmask[e] = sum;
-    }
+    int64_t n[4] = { 1, 1, 1, 1 }; /* sizes of the mask, 1 or those of the scores */
+    for (int k = 1; k <= mask.shape.n; k++)
+        n[4 - k] = mask.shape.d[mask.shape.n - k];
+    const int64_t first_i = e / n[3] % n[2], end_i = n[2] > 1 ? first_i + 1 : a.t;
+    const int64_t first_j = e % n[3], end_j = n[3] > 1 ? first_j + 1 : a.s;
+    float sum = mask.accumulate ? mask.grad[e] : 0.0f;
+    for (int64_t b = e / n[3] / n[2] / n[1]; b < rows; b += n[0])
+        for (int64_t h = e / n[3] / n[2] % n[1]; h < a.heads; h += n[1])
+            for (int64_t i0 = first_i; i0 < end_i; i0 += TILE)
+                for (int64_t j0 = first_j; j0 < end_j; j0 += TILE)
+                    for (int64_t i = i0; i < gckpti_min(i0 + TILE, end_i); i++)
+                        for (int64_t j = j0; j < gckpti_min(j0 + TILE, end_j); j++)
+                            mask_term(a, b * a.heads + h, i, j, a.mask.x[e], &sum);
+    mask.grad[e] = sum;
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
@@ -372,15 +381,6 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-void mask_gradient(const gckpt_call *call, const Attention &a)
-{
-    const gckpt_arg &mask = call->in[3];
-    MaskAxes m = { { 1, 1, 1, 1 }, mask.accumulate };
-    for (int k = 1; k <= mask.shape.n; k++)
-        m.n[4 - k] = mask.shape.d[mask.shape.n - k];
-    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m, call->shape.d[0]);
-}
-
 void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -391,7 +391,7 @@ void attention_by(const gckpt_call *call, bool)
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
-    a.mask = h.mask, a.dmask = a.g && a.mask.x ? call->in[3].grad : NULL;
+    a.mask = h.mask;
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.g)
@@ -406,8 +406,9 @@ void attention_by(const gckpt_call *call, bool)
                    : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
-    if (a.dmask)
-        mask_gradient(call, a);
+    const gckpt_arg &mask = call->in[3];
+    if (a.g && a.mask.x && mask.grad)
+        for_each<mask_gradient_at>(call, gckpti_elements(&mask.shape), a, mask, call->shape.d[0]);
 }
 
 void masked_attention_by(const gckpt_call *call, bool backward)

@@ -1,42 +1,7 @@
 #ifndef GCKPT_NO_AXES
-/* Sets element e of y to that of x of which it is a copy, or to the value. */
-__device__ void pad_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, const float *x,
-                       float *y)
+__device__ void sum_of_row(int64_t r, const float *x, float *out, int64_t n, float divisor)
 {
-    const int64_t all = p.before + v.size + p.after, line = e / v.inner, k = line % all;
-    const bool is_value = p.mode == GCKPT_PAD_VALUE && (k < p.before || k >= p.before + v.size);
-    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, k);
-    y[e] = is_value ? p.value : x[from * v.inner + e % v.inner];
-}
-
-/* Adds the gradients of element e of x and of its copies, in the order of their places. */
-__device__ void pad_gradient_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
-                                const gckpt_arg &x, const float *g)
-{
-    const int64_t all = p.before + v.size + p.after, line = e / v.inner, i = line % v.size;
-    const float *from = g + line / v.size * all * v.inner + e % v.inner;
-    float d = x.accumulate ? x.grad[e] : 0.0f;
-    gckpti_put(&d, from[(p.before + i) * v.inner], x.accumulate);
-    for (int64_t k = 0; k < all && p.mode != GCKPT_PAD_VALUE; k++)
-        if ((k < p.before || k >= p.before + v.size) && gckpti_pad_source(&p, v.size, k) == i)
-            d += from[k * v.inner];
-    x.grad[e] = d;
-}
-
-void pad_by(const gckpt_call *call, bool backward)
-{
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    if (!backward)
-        for_each<pad_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
-    else if (x->grad)
-        for_each<pad_gradient_at>(call, gckpti_elements(&x->shape), *p, v, *x, call->grad_out);
-}
-
-void concat_by(const gckpt_call *call, bool backward)
-{
-    move_parts(call, backward, gckpti_concat_move, true);
+    gckpti_store_n_warp(out + r, gckpti_sum_from_warp(x + r * n, n, 0.0f) / divisor, 1);
 }
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
@@ -53,8 +18,7 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
         map(call, iterate(x->shape, x->shape, each, each, each), Quotient{ divisor }, grad_of(*x),
             grad_out_of(call), NONE, NONE, x->accumulate);
     else if (axis == -1 || axis == x->shape.n - 1)
-        for_each_row<sum_of_row<Plain>>(call, v.outer, Plain{ x->data }, call->out, v.size,
-                                        divisor);
+        for_each_row<sum_of_row>(call, v.outer, x->data, call->out, v.size, divisor);
     else
         sums(call, iterate(x->shape, each, x->shape, x->shape, x->shape),
              { {}, { GRAD_identity }, value_of(*x), NONE, NONE },
@@ -62,13 +26,10 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
 }
 
 /* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
-/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do.
- * Each result is the first element of those after the one before it. */
-template <int LANES>
-__device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
+/* Computes the results of line i. Each is the first element of those after the one before it. */
+__device__ void max_of(int64_t i, const gckpti_axis_split &v, const float *x, float *out,
                        int32_t *index, int k)
 {
-    const int64_t i = e / LANES;
     const float *from = x + i / v.inner * v.size * v.inner + i % v.inner;
     int64_t to = i / v.inner * k * v.inner + i % v.inner;
     float limit = 0.0f;
@@ -76,22 +37,22 @@ __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, fl
     for (int result = 0; result < k; result++, to += v.inner) {
         float best = 0.0f;
         int32_t at = -1;
-        for (int32_t n = (int32_t)(e % LANES); n < v.size; n += LANES) {
+        for (int32_t n = lane_index(); n < v.size; n += 32) {
             const float value = from[n * v.inner];
             if ((last < 0 || gckpti_precedes(limit, last, value, n)) &&
                 (at < 0 || gckpti_precedes(value, n, best, at)))
                 best = value, at = n;
         }
-        for (int h = LANES / 2; h; h /= 2) {
+        for (int h = 16; h; h /= 2) {
             const float other = __shfl_xor_sync(0xffffffffu, best, h);
             const int32_t n = __shfl_xor_sync(0xffffffffu, at, h);
             if (n >= 0 && (at < 0 || gckpti_precedes(other, n, best, at)))
                 best = other, at = n;
         }
         limit = best, last = at;
-        if (e % LANES == 0 && out)
+        if (lane_index() == 0 && out)
             out[to] = best;
-        if (e % LANES == 0 && index)
+        if (lane_index() == 0 && index)
             index[to] = at;
     }
 }
@@ -111,10 +72,8 @@ void maxima_of(const gckpt_call *call, bool backward, float *out, void *index, i
     const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
     const int64_t lines = v.outer * v.inner;
     int32_t *at = (int32_t *)index;
-    if (!backward && v.inner == 1)
-        return for_each<max_of<32>>(call, lines * 32, v, x->data, out, at, k);
     if (!backward)
-        return for_each<max_of<1>>(call, lines, v, x->data, out, at, k);
+        return for_each_row<max_of>(call, lines, v, x->data, out, at, k);
     if (x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     if (x->grad)

@@ -1,8 +1,6 @@
 #ifndef GCKPT_NO_RECURRENT
 /* ---- delta_rule: in the forward, a thread for each column of the state of each head; in the
- * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
-enum { DELTA_THREADS = 256 };
-
+ * backward, a warp for the heads that share a key head ---- */
 /* Computes columns of a state and outputs; the position is that of the call, in a capture too. */
 __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
 {
@@ -23,88 +21,18 @@ __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const 
     }
 }
 
-/* Computes what threads have of a step: the columns of d, and u, w = beta r, x and y. */
-__device__ void delta_thread_gradients(const gckpti_delta_step &s, int64_t j)
+/* Computes the gradients of the heads that share key head `item`, one after the other. */
+__device__ void delta_backward_of(int64_t item, const gckpti_delta_call &run, int64_t floats)
 {
-    const int64_t n = s.values;
-    float *u = s.scratch, *w = u + n, *sum = w + n, *y = sum + n, x = 0.0f;
-    u[j] = s.scale * s.g[j], w[j] = s.beta * s.r[j];
-    for (int64_t i = 0; i < s.keys; i++) {
-        float *d = s.d + i * n + j;
-        *d = gckpti_fma(s.q[i], u[j], *d);
-        x = gckpti_fma(s.k[i], *d, x);
-    }
-    sum[j] = x, y[j] = -s.beta * x;
-    if (s.dv)
-        gckpti_put_product(s.dv + j, x, s.beta, s.add[2]);
-}
-
-/* Computes what warps have of a step: the dots of row i, and the row of d; at the end *total is the
- * row's part of ddecay. */
-__device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, float *total)
-{
-    const int64_t n = s.values;
-    const float *u = s.scratch, *w = u + n, *y = w + 2 * n;
-    float dq = 0.0f, first = 0.0f, second = 0.0f, part = 0.0f;
-    for (int64_t j = threadIdx.x % 32; j < n; j += 32) {
-        float *d = s.d + i * n + j;
-        const float p = gckpti_mul(s.decay, s.from[i * n + j]);
-        dq = gckpti_fma(s.to[i * n + j], u[j], dq);
-        first = gckpti_fma(*d, w[j], first);
-        second = gckpti_fma(p, y[j], second);
-        const float next = gckpti_fma(s.k[i], y[j], *d);
-        part = gckpti_fma(next, p, part);
-        *d = s.decay * next;
-    }
-    dq = warp_sum(dq), first = warp_sum(first), second = warp_sum(second), *total = warp_sum(part);
-    if (s.dq && threadIdx.x % 32 == 0)
-        gckpti_put(s.dq + i, dq, s.add[0]);
-    if (s.dk && threadIdx.x % 32 == 0)
-        gckpti_put(s.dk + i, first, s.add[1]), s.dk[i] += second;
-}
-
-/* Run a step of a head, and its gradients, by a block (gckpti_delta_fn). */
-__device__ void delta_columns(const gckpti_delta_step *s)
-{
-    for (int64_t j = threadIdx.x; j < s->values; j += DELTA_THREADS)
-        gckpti_delta_columns(s, j, 1);
-}
-
-__device__ void delta_gradients(const gckpti_delta_step *s)
-{
-    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
-    const int thread = (int)threadIdx.x;
-    __syncthreads();
-    for (int64_t j = thread; j < s->values; j += DELTA_THREADS)
-        delta_thread_gradients(*s, j);
-    __syncthreads();
-    for (int64_t i = thread / 32; i < s->keys; i += DELTA_THREADS / 32)
-        delta_warp_gradients(*s, i, totals + i);
-    if (s->dbeta && thread < 32) {
-        const float *x = s->scratch + 2 * s->values, *r = s->r;
-        const float dot =
-            lanes_sum(s->values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
-        if (thread == 0)
-            gckpti_put(s->dbeta, dot, s->add[4]);
-    }
-    __syncthreads();
-    float total = 0.0f;
-    for (int64_t i = 0; s->ddecay && thread == 0 && i < s->keys; i++)
-        total += totals[i];
-    if (s->ddecay && thread == 0)
-        gckpti_put(s->ddecay, total, s->add[3]);
-}
-
-__global__ void __launch_bounds__(DELTA_THREADS, 2)
-    delta_backward_kernel(gckpti_delta_call s, int64_t floats)
-{
-    const int64_t row = blockIdx.x / s.o.key_heads, first = blockIdx.x % s.o.key_heads * s.group;
-    float *workspace = s.workspace + blockIdx.x * floats;
-    s.step = delta_columns, s.grads = delta_gradients;
+    gckpti_delta_call s = run;
+    const int64_t row = item / s.o.key_heads, first = item % s.o.key_heads * s.group;
+    float *workspace = s.workspace + item * floats;
+    s.step = gckpti_delta_update_warp, s.grads = gckpti_delta_grads_warp;
     for (int64_t head = first; head < first + s.group; head++) {
-        for (int64_t k = threadIdx.x; k < floats; k += DELTA_THREADS)
+        __syncwarp();
+        for (int64_t k = lane_index(); k < floats; k += 32)
             workspace[k] = 0.0f;
-        __syncthreads();
+        __syncwarp();
         gckpti_delta_backward_steps(&s, row, head, workspace);
     }
 }
@@ -124,7 +52,7 @@ void delta_rule_by(const gckpt_call *call, bool backward)
     if (!backward)
         for_each<delta_forward_at, 128>(call, rows * s.o.heads * s.values, s, params_of(call));
     else
-        run<delta_backward_kernel>(call, dim3((unsigned)(rows * s.o.key_heads)), DELTA_THREADS, 0,
-                                   s, gckpti_delta_workspace(&s, 1));
+        for_each_row<delta_backward_of, 32>(call, rows * s.o.key_heads, s,
+                                            gckpti_delta_workspace(&s, 1));
 }
 #endif

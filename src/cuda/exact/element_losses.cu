@@ -33,18 +33,33 @@ int64_t loss_rows(const gckpt_call *call)
 }
 
 /* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
-__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e, float *dx,
-                                          float *dy, const StepParams *params, int x_accumulate,
-                                          int y_accumulate)
+template <gckpti_loss_kind KIND>
+__device__ void element_loss_of_row(int64_t r, const gckpti_element_loss &e, float *losses)
 {
-    float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
-    float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
-    if (dx)
-        gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+    gckpti_store_n_warp(losses + r, gckpti_element_loss_forward_of_warp(&e, KIND, r), 1);
+}
+
+/* Computes the gradient of weight k from the sum of the losses that it multiplies. */
+template <gckpti_loss_kind KIND>
+__device__ void weight_gradient(int64_t k, const gckpti_element_loss &losses,
+                                const gckpt_arg &weights, const StepParams *params)
+{
+    const float sum = gckpti_element_loss_forward_of_warp(&losses, KIND, k);
+    gckpti_put_product_n_warp(weights.grad + k, sum, params->loss_scale, weights.accumulate, 1);
+}
+
+__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e,
+                                          const gckpt_arg &x, const gckpt_arg &y,
+                                          const StepParams *params)
+{
+    const float w = gckpti_element_weight(&e, i), value = e.x ? e.x[i] : 0.0f;
+    float d = gckpti_element_deriv(e.kind, value, e.y ? e.y[i] : 0.0f, e.delta);
+    if (x.grad)
+        gckpti_put_product(&x.grad[i], gckpti_weighted(w, d), params->loss_scale, x.accumulate);
     if (e.kind == GCKPTI_LOSS_BINARY)
-        d = x;
-    if (dy)
-        gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
+        d = value;
+    if (y.grad)
+        gckpti_put_product(&y.grad[i], gckpti_weighted(w, -d), params->loss_scale, y.accumulate);
 }
 
 int64_t element_loss_workspace(const gckpt_call *call, bool backward)
@@ -54,21 +69,17 @@ int64_t element_loss_workspace(const gckpt_call *call, bool backward)
 
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
-    const ElementLoss<KIND, true> weighted = { gckpti_element_loss_of(call, KIND) };
-    const ElementLoss<KIND, false> plain = { weighted.e };
-    const gckpt_arg *x = &call->in[0], *y = &call->in[1], *weights = &call->in[2];
-    const int64_t n = gckpti_elements(&x->shape), each = plain.e.per_weight, rows = loss_rows(call);
+    const gckpt_arg &x = call->in[0], &y = call->in[1], &weights = call->in[2];
+    const int64_t n = gckpti_elements(&x.shape), rows = loss_rows(call);
     float *losses = (float *)call->workspace;
-    if (!backward && call->loss_sum && plain.e.weights)
-        for_each_row<sum_of_row<decltype(weighted)>>(call, rows, weighted, losses, n / rows, 1.0f);
-    else if (!backward && call->loss_sum)
-        for_each_row<sum_of_row<decltype(plain)>>(call, rows, plain, losses, n / rows, 1.0f);
+    gckpti_element_loss e = gckpti_element_loss_of(call, KIND);
+    if (!backward && call->loss_sum)
+        for_each_row<element_loss_of_row<KIND>>(call, rows, e, losses);
     if (!backward)
         return add_losses(call, losses, NULL, rows, n / rows);
-    if (x->grad || y->grad)
-        for_each<element_loss_gradients_at>(call, n, plain.e, x->grad, y->grad, params_of(call),
-                                            x->accumulate, y->accumulate);
-    if (weights->grad)
-        for_each_row<weight_gradient<decltype(plain)>>(call, n / each, plain, *weights, each,
-                                                       params_of(call));
+    if (x.grad || y.grad)
+        for_each<element_loss_gradients_at>(call, n, e, x, y, params_of(call));
+    e.n = e.per_weight, e.weights = NULL;
+    if (weights.grad)
+        for_each_row<weight_gradient<KIND>>(call, n / e.n, e, weights, params_of(call));
 }

@@ -1,34 +1,3 @@
-/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
- * the factor of the sum so far. */
-__device__ __forceinline__ float online_factor(float top, bool first, float *max)
-{
-    float factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    *max = top;
-    return factor;
-}
-
-/* Takes the next n <= 1024 logits of a row into max and sum, as gckpti_online does, but stores no
- * exponentials. Lanes keep the logits in registers; missing ones are -inf, which adds +0. */
-__device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
-{
-    const int lane = (int)threadIdx.x % 32;
-    float regs[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
-    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32) {
-        regs[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
-        top = regs[k] > top ? regs[k] : top;
-    }
-    const float factor = online_factor(warp_max(top), first, max);
-    const float shift = gckpti_shift(*max);
-    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32)
-        added += gckpti_exp(regs[k] - shift);
-    added = warp_sum(added);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-}
-
 /* Some rows and classes of a loss over classes, such as cross-entropy. */
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
@@ -64,18 +33,15 @@ __device__ float weight_of(const Classes &l, int64_t r)
  * row with an ignored target gives -0, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
-    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    const gckpti_class_row row = { max, log_sum, l.soft ? l.soft + r * l.n : NULL };
     const float loss = log_sum - (logit - max);
-    if (!soft && l.target[r] < 0)
+    if (!l.soft && l.target[r] < 0)
         return -0.0f;
-    if (!soft && !(l.smoothing > 0.0f))
+    if (!l.soft && !(l.smoothing > 0.0f))
         return loss;
-    const float sum = lanes_sum(l.n, [&](float all, int64_t i) {
-        const float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
-        return t > 0.0f || t < 0.0f ? gckpti_fma(t, s, all) : all + t;
-    });
-    return soft ? sum
-                : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
+    const float sum = gckpti_surprisal_warp(l.x + r * l.n, l.n, &row);
+    return l.soft ? sum
+                  : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
 }
 
 __device__ void loss_of_row(int64_t r, const Classes &l)
@@ -88,7 +54,8 @@ __device__ void loss_of_row(int64_t r, const Classes &l)
         max = state[0], sum = state[1], logit = state[2];
     __syncwarp();
     for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
-        online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max, &sum);
+        gckpti_online_warp(x + j, NULL, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0,
+                           &max, &sum);
     if (target >= 0 && at >= 0 && at < l.n)
         logit = x[at];
     if (l.first + l.n < l.classes) {
@@ -110,8 +77,7 @@ __device__ void saved_loss_of_row(int64_t r, const Classes &l)
     const int64_t target = l.target ? l.target[r] : 0;
     const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
     const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
-    if (threadIdx.x % 32 == 0)
-        l.losses[r] = loss;
+    gckpti_store_n_warp(l.losses + r, loss, 1);
 }
 
 /* Computes dx or, if SOFT, dx and dt, of which one may be NULL. Rows that do not count have 0. */
@@ -133,7 +99,7 @@ __device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepPar
     const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
     float mass = 1.0f;
     if (SOFT)
-        mass = lanes_sum(l.n, [&](float sum, int64_t i) { return sum + l.soft[begin + i]; });
+        mass = gckpti_sum_from_warp(l.soft + begin, l.n, 0.0f);
     for (int64_t i = first; i < end; i += 32 * AT_ONCE) {
         float x[AT_ONCE];
         for (int k = 0; k < AT_ONCE; k++) /* dx may be x */
@@ -171,6 +137,7 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     if (!call->in[2].grad)
         return;
     for_each_row<saved_loss_of_row>(call, l.rows, l);
-    for_each_row<weight_gradient<Plain>>(call, l.rows / l.per_weight, Plain{ l.losses },
-                                         call->in[2], l.per_weight, params_of(call));
+    const gckpti_element_loss sums = { NULL, GCKPTI_LOSS_SUM, l.per_weight, 1, l.losses };
+    for_each_row<weight_gradient<GCKPTI_LOSS_SUM>>(call, l.rows / l.per_weight, sums, call->in[2],
+                                                   params_of(call));
 }

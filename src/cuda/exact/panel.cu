@@ -3,22 +3,21 @@
  *
  * A block computes a tile of C, a thread TM x TN elements of it, each as one chain over k in one
  * register (in bf16 plans by blocks of terms, in three registers). Rows and columns are divided
- * into tiles, k never is (manual, 5c). A and B come through shared memory: a stage has DEPTH terms,
- * and STAGES stages form a ring. While one stage is used, the others are being copied.
+ * into tiles, k never is (manual, 5c). A and B come through shared memory in stages of DEPTH terms:
+ * while a stage is used, each thread loads its part of the next one into registers.
  *
  * For an H200, estimated, not measured: a term of 8 x 8 elements is 64 fma of some 73 issue slots.
  * Lanes are in Z-order, 4 x 8 of them, so that lanes i and i^1 share rows, i and i^2 columns: a
  * load takes 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
  * wide, so that data along k can be written across the lines without bank conflicts. A tile of
  * 128 x 128 needs 8 bytes per cycle from L2, which gives about 24. tests/bench/cuda.cu measures. */
-enum { DEPTH = 8, STAGES = 4 };
+enum { DEPTH = 8 };
 
 /* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */
 enum {
     ALONG = 1,  /* chunks lie along k, else across k: along rows of C (B: columns) */
-    ALIGNED = 2,   /* one load reads a chunk */
-    NARROW = 4, /* bf16 */
-    ASYNC = 8   /* read by cp.async */
+    ALIGNED = 2, /* one load reads a chunk */
+    NARROW = 4 /* bf16 */
 };
 
 /* A matrix operand: its address and its strides, in bytes. Like Gather (conv.cu), it tells where a
@@ -108,13 +107,13 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
     int flags = (along ? ALONG : 0) | (x->halves ? NARROW : 0);
     if (!mixed && stride == 1 && count % 4 == 0 && pitch % 4 == 0 && x->batch_stride % 4 == 0 &&
         aligned(base))
-        flags |= ALIGNED | (along ? 0 : ASYNC);
+        flags |= ALIGNED;
     return { base,        x->stride * size,           x->k_stride * size, x->batch_stride * size,
              stride * size, DEPTH * x->k_stride * size, flags };
 }
 
 /* An operand's part of a stage: DEPTH lines of WIDTH elements; a thread reads CHUNKS chunks. */
-template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+template <class OF, int WIDTH, int THREADS, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
         ALL = WIDTH * DEPTH / 4,
@@ -144,7 +143,7 @@ template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Pa
      * it belongs to elements of C that are not written. */
     __device__ __forceinline__ void begin(const OF &f, int64_t matrix, int64_t x0, int64_t all)
     {
-        bool along = !BY_ASYNC && f.flags & ALONG;
+        bool along = f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
             int64_t x = x0 + row_of(i, along), left = in_range(i) ? all - x : 0;
             x = left > 0 ? x : 0;
@@ -153,19 +152,15 @@ template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Pa
             from[i] = f.cursor(matrix, x, k_of(i, along));
         }
     }
-    /* Reads the next panel, of `terms` terms, to shared memory or into registers. */
-    __device__ __forceinline__ void fetch(const OF &f, float *to, int terms)
+    /* Reads the next panel, of `terms` terms, into registers. */
+    __device__ __forceinline__ void fetch(const OF &f, int terms)
     {
-        bool along = !BY_ASYNC && f.flags & ALONG;
+        bool along = f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
             int p = k_of(i, along);
-            if (in_range(i) && p < terms) {
-                if constexpr (BY_ASYNC)
-                    gckpti_cp_async16_full(to + p * LINE + row_of(i, along), from[i]);
-                else
-                    regs[i] = f.template read<MIXED>(
-                        from[i], along && terms - p < 4 ? terms - p : valid[i]);
-            }
+            if (in_range(i) && p < terms)
+                regs[i] = f.template read<MIXED>(from[i],
+                                                 along && terms - p < 4 ? terms - p : valid[i]);
             f.advance(&from[i]);
         }
     }
@@ -173,8 +168,7 @@ template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Pa
     __device__ __forceinline__ void put(const OF &f, float *to)
     {
         bool along = f.flags & ALONG;
-        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
-        {
+        UNROLLED(i, CHUNKS) {
             float *at = to + k_of(i, along) * LINE + row_of(i, along);
             if (!in_range(i))
                 continue;

@@ -63,9 +63,9 @@ __device__ __forceinline__ void init_or_store(const Q &q, float (*c)[TN])
 }
 
 /* Returns blocks per multiprocessor: 16 warps with 128 registers a thread, or 12 with more. */
-constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
+constexpr int blocks_per_sm(int bm, int bn, int elements)
 {
-    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64);
 }
 
 /* Adds a product's terms to a thread's elements. MIXED: in blocks (manual, 5l). If all terms are
@@ -119,19 +119,17 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     }
 };
 
-/* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
- * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0.
- * So are the terms of a stage within which a block ends. */
-template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED, class A, class B>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
+/* Computes a tile of BM x BN. Terms of a last stage that is not full are added one by one, since
+ * padding by zeros would turn -0 into +0. So are the terms of a stage within which a block ends. */
+template <int BM, int BN, int TM, int TN, bool MIXED, class A, class B>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN))
     product_kernel(const __grid_constant__ Product<A, B> q)
 {
     enum { THREADS = BM * BN / (TM * TN) };
-    typedef Panel<A, BM, THREADS, ASYNCS == 2, MIXED> PanelA;
-    typedef Panel<B, BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    typedef Panel<A, BM, THREADS, MIXED> PanelA;
+    typedef Panel<B, BN, THREADS, MIXED> PanelB;
     enum { AFTER_A = PanelA::FLOATS, STAGE = AFTER_A + PanelB::FLOATS };
-    SHARED(float4, stages, [STAGES * STAGE / 4]);
-    float *ring = (float *)stages;
+    SHARED(float4, stages, [2 * STAGE / 4]);
     const TileCoords<BM, BN, TM, TN> here(q.t, (int)threadIdx.x, (int)blockIdx.x);
     Accumulators<TM, TN, MIXED> l;
     init_or_store<BM, BN, TM, TN, MIXED, false>(q, l.c);
@@ -141,38 +139,24 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, q.t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, q.t.n);
-    const int n = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (n - 1LL) * DEPTH);
-    const auto left_at = [&](int stage) { /* returns its number of terms */
-        return stage + 1 < n ? DEPTH : stage < n ? last : 0;
-    };
     float x[2][TM], y[2][TN];
     const auto load_term = [&](const float *line, int p, int to) {
         const float *columns = line + AFTER_A + p * PanelB::LINE + here.column0;
         fragment<TM, ROW_LANES>(line + p * PanelA::LINE + here.row0, here.row, x[to]);
         fragment<TN, COLUMN_LANES>(columns, here.column, y[to]);
     };
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (left_at(s) > 0) {
-            a.fetch(q.a, ring + s * STAGE, left_at(s));
-            b.fetch(q.b, ring + s * STAGE + AFTER_A, left_at(s));
-            a.put(q.a, ring + s * STAGE);
-            b.put(q.b, ring + s * STAGE + AFTER_A);
-        }
-        gckpti_cp_async_commit();
-    }
-    for (int now = 0; now < n; now++) {
-        const float *line = ring + now % STAGES * STAGE;
-        float *free = ring + (now + STAGES - 1) % STAGES * STAGE;
-        const int left = left_at(now), unread = left_at(now + STAGES - 1);
-        gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage is complete; the previous one is free */
+    const auto fetch = [&](int left) {
+        a.fetch(q.a, min(left, (int)DEPTH)), b.fetch(q.b, min(left, (int)DEPTH));
+    };
+    const auto put = [&](float *stage) { a.put(q.a, stage), b.put(q.b, stage + AFTER_A); };
+    float *line = (float *)stages, *next = line + STAGE;
+    fetch((int)q.t.k), put(line);
+    for (int left = (int)q.t.k; left > 0; left -= DEPTH) {
+        __syncthreads(); /* this stage is complete; the next one's memory is free */
         load_term(line, 0, 0);
-        if (unread > 0) {
-            a.fetch(q.a, free, unread);
-            b.fetch(q.b, free + AFTER_A, unread);
-        }
-        gckpti_cp_async_commit();
-        const bool whole = left == DEPTH && (!MIXED || l.left >= DEPTH);
+        if (left > DEPTH)
+            fetch(left - DEPTH);
+        const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
             UNROLLED(p, DEPTH) {
                 if (p + 1 < DEPTH)
@@ -181,18 +165,17 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
             }
             l.advance(DEPTH, q.t);
         }
-        for (int p = 0; !whole && p < left; p++) {
+        for (int p = 0; !whole && p < min(left, (int)DEPTH); p++) {
             load_term(line, p, 0);
             l.add(l.odd, x[0], y[0]);
             l.advance(1, q.t);
         }
         l.swap_chains();
-        if (unread > 0) {
-            a.put(q.a, free);
-            b.put(q.b, free + AFTER_A);
-        }
+        if (left > DEPTH)
+            put(next);
+        float *const used = line;
+        line = next, next = used;
     }
-    gckpti_cp_async_wait<0>();
     init_or_store<BM, BN, TM, TN, MIXED, true>(q, l.c);
 }
 
@@ -201,15 +184,7 @@ void run_tile(const gckpt_call *call, const Product<A, B> *q)
 {
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
-    if constexpr (!MIXED && std::is_same<A, Operand>::value)
-        if (q->a.flags & q->b.flags & ASYNC)
-            return run<product_kernel<BM, BN, TM, TN, 2, false, A, B>>(call, grid, block, 0,
-                                                                                *q);
-    if constexpr (!MIXED && std::is_same<B, Operand>::value)
-        if (q->b.flags & ASYNC)
-            return run<product_kernel<BM, BN, TM, TN, 1, false, A, B>>(call, grid, block, 0,
-                                                                                *q);
-    run<product_kernel<BM, BN, TM, TN, 0, MIXED, A, B>>(call, grid, block, 0, *q);
+    run<product_kernel<BM, BN, TM, TN, MIXED, A, B>>(call, grid, block, 0, *q);
 }
 
 template <class Q> struct TileOf {

@@ -66,7 +66,6 @@ struct Attention : Heads {
     int slices;
     float after, times, cap; /* factors after, before the cap */
     gckpti_attn_mask mask;
-    float *dmask;
 };
 
 /* Returns true if a query that is `lag` rows after a key sees it. */
