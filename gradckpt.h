@@ -154,10 +154,10 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1219
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1240
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1248
  *     >>store     parameters and optimiser state, however they are stored                     1596
  *     >>graph     tensors, views, segments, gckpt_apply                                        584
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7758
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7750
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1104
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4800
@@ -3311,11 +3311,17 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #undef FLOATS
 #undef INTS
 #if GCKPTI_ISA < 0
-#define W       1
-#define V(name) gckpti_##name
+#if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/exact/warp.cu) */
+#define W             32
+#define V(name)       gckpti_##name##_warp
+#define GCKPTI_KERNEL GCKPTI_INLINE
+#else
+#define W             1
+#define V(name)       gckpti_##name
+#define GCKPTI_KERNEL GCKPTI_UNUSED static
+#endif
 #define GCKPTI_TARGET
 #define GCKPTI_UNROLL
-#define GCKPTI_KERNEL             GCKPTI_UNUSED static
 #define FLOATS                    float
 #define INTS                      uint32_t
 #define GCKPTI_MASK_OF(condition) (0u - (uint32_t)(condition))
@@ -3388,25 +3394,27 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 /* set1: x in all lanes; highest, lowest: b if either is NaN; fnma: c - a * b; less, equal: a < b or
  * a == b ? c : d, both sides being computed; bits, floats: reinterpret the same bits */
 #if GCKPTI_ISA < 0
-GCKPTI_INLINE float gckpti_set1(float x) { return x; }
-GCKPTI_INLINE float gckpti_vmax(float a, float b) { return a > b ? a : b; }
-GCKPTI_INLINE float gckpti_vmin(float a, float b) { return a < b ? a : b; }
-GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
-GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
-GCKPTI_INLINE float gckpti_if_less(float a, float b, float c, float d) { return a < b ? c : d; }
+GCKPTI_INLINE float V(set1)(float x) { return x; }
+GCKPTI_INLINE float V(vmax)(float a, float b) { return a > b ? a : b; }
+GCKPTI_INLINE float V(vmin)(float a, float b) { return a < b ? a : b; }
+GCKPTI_INLINE float V(fnma)(float a, float b, float c) { return gckpti_fma(-a, b, c); }
+GCKPTI_INLINE float V(floats)(uint32_t a) { return gckpti_float(a); }
+GCKPTI_INLINE float V(if_less)(float a, float b, float c, float d) { return a < b ? c : d; }
 /* Selects by a mask, not a branch, so that loops over this function vectorise. */
-GCKPTI_INLINE float gckpti_if_equal(float a, float b, float c, float d)
+GCKPTI_INLINE float V(if_equal)(float a, float b, float c, float d)
 {
     const uint32_t mask = 0u - (uint32_t)(a == b);
     return gckpti_float((gckpti_bits(c) & mask) | (gckpti_bits(d) & ~mask));
 }
-GCKPTI_INLINE void gckpti_to_doubles(float x, double *y) { *y = (double)x; }
-GCKPTI_INLINE float gckpti_to_floats(const double *x) { return (float)*x; }
+GCKPTI_INLINE void V(to_doubles)(float x, double *y) { *y = (double)x; }
+GCKPTI_INLINE float V(to_floats)(const double *x) { return (float)*x; }
+GCKPTI_INLINE float V(add)(float a, float b) { return a + b; }
+#if GCKPTI_ISA == -1
 GCKPTI_INLINE float gckpti_load_n(const float *x, int64_t n) { return (void)n, *x; }
-GCKPTI_INLINE float gckpti_add(float a, float b) { return a + b; }
 GCKPTI_INLINE float gckpti_fold_sum(float a) { return a; }
 GCKPTI_INLINE float gckpti_fold_max(float a) { return a; }
 GCKPTI_INLINE void gckpti_store_n(float *x, float a, int64_t n) { (void)n, *x = a; }
+#endif
 #else
 GCKPTI_ALWAYS FLOATS V(load)(const float *x)
 {
@@ -3933,7 +3941,7 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
-#if GCKPTI_ISA < 0
+#if GCKPTI_ISA == -1
 GCKPTI_ISA_NOINLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
     float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
@@ -4015,7 +4023,7 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
 /* >>num/per_isa_end */
 /* Ends the part that is read for each instruction set (per_isa_begin.h). */
 #endif /* GCKPTI_ISA */
-#if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* the implementation continues */
+#if defined(GCKPTI_ISA) && GCKPTI_ISA == -1 /* the implementation continues */
 #undef GCKPTI_ISA
 
 /* >>num/random */
@@ -6787,13 +6795,13 @@ typedef struct {
 } gckpti_norm;
 
 
-static inline float gckpti_norm_epsilon(const gckpti_norm *o)
+GCKPTI_INLINE float gckpti_norm_epsilon(const gckpti_norm *o)
 {
     return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
 }
 
 /* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if halves. */
-static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
+GCKPTI_INLINE gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *saved = (const float *)call->saved + (o->center ? 3 * r : r);
@@ -7025,7 +7033,7 @@ typedef struct {
 enum { GCKPTI_ROTARY_MAX = 512 }; /* most frequencies in the attributes */
 
 /* Returns how many of the d columns of a head are rotated. */
-static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
+GCKPTI_INLINE int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
 {
     return o->columns ? o->columns : d;
 }
@@ -7669,19 +7677,12 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t le
     return V(fma)(y, x, sum);
 }
 
-/* Folds the 32 lanes of a row, halving their number each time, to their sum or maximum. */
+/* Folds a row's 32 lanes, by halves, to their sum or maximum; by one loop, or gcc spills them. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
-#if GCKPTI_ISA < 0
-    for (int half = 16, i = 31; i > 0; half = i-- > half ? half : half / 2)
-        lane[i - half] = largest ? V(vmax)(lane[i], lane[i - half]) : lane[i] + lane[i - half];
-#else
     GCKPTI_UNROLL
-    for (int i = 32 / W - 1; i > 0; i--) { /* one loop, or gcc keeps lanes in memory */
-        const int to = i - (i < 2 ? 1 : i < 4 ? 2 : i < 8 ? 4 : i < 16 ? 8 : 16);
-        lane[to] = (largest ? V(vmax) : V(add))(lane[i], lane[to]);
-    }
-#endif
+    for (int h = 16 / W, i = 32 / W - 1; i > 0; h = i-- > h ? h : h / 2)
+        lane[i - h] = largest ? V(vmax)(lane[i], lane[i - h]) : V(add)(lane[i], lane[i - h]);
     return largest ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
@@ -7700,7 +7701,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row_args *row, int64_t n)
         for (int i = 0; i < LANES; i++)
             lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-#if GCKPTI_ISA < 0
+#if GCKPTI_ISA == -1
     for (; at < n; at++)
         lane[(uint32_t)at % 32] = V(term)(row, at, 1, lane[(uint32_t)at % 32]);
 #else
@@ -7857,11 +7858,11 @@ GCKPTI_KERNEL void V(softmax_row_grad)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
-    int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
-    for (int64_t j = 0; j < n; j += W)
-        V(put_product_n)
-    (d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS x = V(load_n)(g + j, n - j) - dot;
+        V(put_product_n)(d + j, V(load_n)(y + j, n - j), x, call->in[0].accumulate, n - j);
+    }
 }
 
 GCKPTI_KERNEL void V(log_softmax_row)(const gckpt_call *call, int64_t r)
@@ -7883,9 +7884,8 @@ GCKPTI_KERNEL void V(log_softmax_row_grad)(const gckpt_call *call, int64_t r)
     float *d = call->in[0].grad + r * n;
     const FLOATS sum = V(set1)(V(sum_from)(g, n, 0.0f));
     for (int64_t j = 0; j < n; j += W) {
-        FLOATS p = V(exp)(V(load_n)(y + j, n - j));
-        p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
-        V(put_n)(d + j, p, call->in[0].accumulate, n - j);
+        const FLOATS p = V(exp)(V(load_n)(y + j, n - j));
+        V(put_n)(d + j, V(fnma)(p, sum, V(load_n)(g + j, n - j)), call->in[0].accumulate, n - j);
     }
 }
 
@@ -8030,7 +8030,7 @@ GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
 }
 
 /* max and backward are constants; if it were not inlined, each window would test them. */
-#if GCKPTI_ISA < 0 && GCKPTI_OPTIMISED && !GCKPTI_IS_SMALL
+#if GCKPTI_ISA == -1 && GCKPTI_OPTIMISED && !GCKPTI_IS_SMALL
 #define GCKPTI_WINDOWS static inline __attribute__((always_inline))
 #else
 #define GCKPTI_WINDOWS GCKPTI_INLINED
@@ -8402,12 +8402,12 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
             V(store_n)(x + j, V(fma)(k, y, V(load_n)(x + j, n - j)), n - j);
         }
         if (s->dq)
-            gckpti_put(s->dq + i, V(dot)(s->to + i * n, u, n), s->add[0]);
+            V(put_n)(s->dq + i, V(set1)(V(dot)(s->to + i * n, u, n)), s->add[0], 1);
         if (s->dk)
-            gckpti_put(s->dk + i, V(dot)(d, w, n), s->add[1]);
+            V(put_n)(s->dk + i, V(set1)(V(dot)(d, w, n)), s->add[1], 1);
     }
     if (s->dbeta)
-        gckpti_put(s->dbeta, V(dot)(x, s->r, n), s->add[4]);
+        V(put_n)(s->dbeta, V(set1)(V(dot)(x, s->r, n)), s->add[4], 1);
     for (int64_t j = 0; j < n; j += W) {
         const FLOATS y = V(load_n)(x + j, n - j);
         if (s->dv)
@@ -8422,14 +8422,14 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
             V(store_n)(d + j, V(fma)(k, V(load_n)(w + j, n - j), V(load_n)(d + j, n - j)), n - j);
         }
         if (s->dk)
-            s->dk[i] += V(dot)(p, w, n);
+            V(put_n)(s->dk + i, V(set1)(V(dot)(p, w, n)), 1, 1);
         if (s->ddecay)
             total += V(dot)(d, p, n);
         for (int64_t j = 0; j < n; j += W)
             V(store_n)(d + j, decay * V(load_n)(d + j, n - j), n - j);
     }
     if (s->ddecay)
-        gckpti_put(s->ddecay, total, s->add[3]);
+        V(put_n)(s->ddecay, V(set1)(total), s->add[3], 1);
 }
 #endif
 
@@ -8452,8 +8452,8 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
 
 /* >>ops/per_isa_end */
 /* Ends the part that is read for each instruction set (per_isa_begin.h). */
-#endif                                    /* GCKPTI_ISA */
-#if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* the implementation continues */
+#endif                                      /* GCKPTI_ISA */
+#if defined(GCKPTI_ISA) && GCKPTI_ISA == -1 /* the implementation continues */
 #undef GCKPTI_ISA
 
 /* Attention and rotary embeddings (GCKPT_NO_ATTENTION). */
@@ -30064,7 +30064,7 @@ GCKPTI_COLD_END /* begun in run/modules.h */
 #endif /* GRADCKPT_IMPLEMENTATION */
 
 /* >>kernels/begin */
-#ifdef GCKPTI_ISA
+#if defined(GCKPTI_ISA) && GCKPTI_ISA >= 0
 
 /* >>kernels/vectors */
 /* =================================================================================================

@@ -15,10 +15,10 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 789
- *     >>common    fill, add, convert, update, dequantise                                       627
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3385
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1891
- *     >>backend   which kernels there are, the self-test, the table                            390
+ *     >>common    fill, add, convert, update, dequantise                                       626
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3029
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1981
+ *     >>backend   which kernels there are, the self-test, the table                            391
  */
 #ifdef _MSC_VER
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
@@ -886,9 +886,10 @@ void for_each(const gckpt_call *call, int64_t n, const A &...a)
 {
     run<each_kernel<F, 1, A...>>(call, blocks_for(n, THREADS), THREADS, 0, n, a...);
 }
-template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
+template <auto F, int THREADS = 256, class... A>
+void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
 {
-    run_each<each_kernel<F, 32, A...>>(call, 32 * n, n, a...);
+    run<each_kernel<F, 32, A...>>(call, blocks_for(32 * n, THREADS), THREADS, 0, n, a...);
 }
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
@@ -966,11 +967,6 @@ __device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
 template <bool BF16> __device__ inline float value_as(const Values &x, int64_t i)
 {
     return BF16 ? gckpti_from_bf16(x.bf16[i]) : x.f32[i];
-}
-
-__device__ inline float value_at(const Results &y, int64_t i)
-{
-    return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
 }
 
 __device__ inline void put_at(const Results &y, int64_t i, float v)
@@ -1080,7 +1076,8 @@ struct Places {
 };
 __device__ inline Places places_of(const gckpti_iter &it, int64_t i)
 {
-    Places p = {};
+    Places p;
+    UNROLLED(t, 4) p.at[t] = it.offset[t];
     for (int k = 0; k < it.n; k++) {
         const int64_t next = k + 1 < it.n ? i / it.size[k] : 0, j = i - next * it.size[k];
         UNROLLED(t, 4) p.at[t] += j * it.step[t][k];
@@ -1096,7 +1093,7 @@ bool in_vecs(const gckpti_iter &it, int N)
     bool vecs = it.n && it.step[0][0] == 1 && (it.n == 1 || it.size[0] % N == 0);
     for (int t = 0; t < 4; t++) {
         const bool repeated = it.step[t][0] == 0;
-        vecs = vecs && (repeated || it.step[t][0] == 1);
+        vecs = vecs && (repeated || (it.step[t][0] == 1 && it.offset[t] % N == 0));
         for (int k = 1; k < it.n; k++)
             vecs = vecs && (repeated || it.step[t][k] % N == 0);
     }
@@ -1164,6 +1161,8 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 }
 
 /* >>common/tiles */
+enum { STAGES = 4 }; /* of a ring that cp.async fills */
+
 /* A matrix whose lines (rows or columns) are contiguous: line i begins at x + i * stride. */
 template <class T> struct Matrix {
     const T *x;
@@ -1480,6 +1479,87 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
         map(call, dense(u.n), Copy(), { u.to, NULL }, from);
     else
         map(call, dense(u.n), FromF16(), { u.to, NULL }, from);
+}
+
+/* >>exact/warp */
+/* ---- a warp as an instruction set ---- gradckpt.h's loops over a row once more, as functions of a
+ * warp, gckpti_.._warp (num/isa.h). Lane i % 32 has element i of a row; no other lane reads or
+ * writes it. Functions return the same sums and maxima (manual, 5d) in all lanes. */
+__device__ inline int lane_index(void) { return (int)threadIdx.x % 32; }
+
+__device__ inline float gckpti_load_n_warp(const float *x, int64_t n)
+{
+    return lane_index() < n ? x[lane_index()] : 0.0f;
+}
+__device__ inline void gckpti_store_n_warp(float *x, float a, int64_t n)
+{
+    if (lane_index() < n)
+        x[lane_index()] = a;
+}
+__device__ inline float gckpti_blend_n_warp(int64_t n, float a, float b)
+{
+    return lane_index() < n ? a : b;
+}
+__device__ inline float gckpti_lanes_sum_warp(const float *lane)
+{
+    return warp_sum(lane[lane_index()]);
+}
+__device__ inline float gckpti_fold_sum_warp(float lane) { return warp_sum(lane); }
+__device__ inline float gckpti_fold_max_warp(float lane)
+{
+    for (int h = 16; h; h /= 2) { /* of +0 and -0, the first lane's */
+        const float other = __shfl_down_sync(0xffffffffu, lane, h);
+        lane = other > lane ? other : lane;
+    }
+    return __shfl_sync(0xffffffffu, lane, 0);
+}
+__device__ inline float gckpti_fma_warp(float a, float b, float c) { return gckpti_fma(a, b, c); }
+__device__ inline float gckpti_sqrt_warp(float a) { return gckpti_sqrt(a); }
+__device__ inline uint32_t gckpti_bits_warp(float a) { return gckpti_bits(a); }
+__device__ inline void gckpti_sum_add_warp(float *sum, float *comp, float x)
+{
+    gckpti_sum_add(sum, comp, x);
+}
+
+#undef GCKPTI_DEVICE
+#define GCKPTI_DEVICE    __device__
+#define gckpti_lanes_sum gckpti_lanes_sum_warp
+#define GCKPTI_ISA       (-2)
+#include "gradckpt.h"
+#undef GCKPTI_ISA
+#undef gckpti_lanes_sum
+#undef GCKPTI_DEVICE
+#define GCKPTI_DEVICE __host__ __device__
+
+/* Runs an op whose rows are those of its result: ROW(call, r) by a warp for each row. Each block
+ * has the call, whose attributes are in host memory, in shared memory. */
+template <auto ROW, class O>
+__global__ void row_kernel(const __grid_constant__ gckpt_call of,
+                           const __grid_constant__ O attributes, int64_t rows)
+{
+    SHARED(gckpt_call, call, [1]);
+    if (threadIdx.x == 0)
+        call[0] = of, call[0].attributes = &attributes;
+    __syncthreads();
+    for (EACH(i, 32 * rows))
+        ROW(call, i / 32);
+}
+template <auto FORWARD, auto BACKWARD, class O = int>
+void rows_by(const gckpt_call *call, bool backward, const O &attributes = {})
+{
+    const int64_t rows = gckpti_rows(&call->shape);
+    if (!backward)
+        run_each<row_kernel<FORWARD, O>>(call, 32 * rows, *call, attributes, rows);
+    else if (call->in[0].grad)
+        run_each<row_kernel<BACKWARD, O>>(call, 32 * rows, *call, attributes, rows);
+}
+
+template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
+{
+    if (LOG)
+        rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(call, backward);
+    else
+        rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
 }
 
 /* >>exact/unary */
@@ -1854,102 +1934,54 @@ void where_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/shapes */
-/* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
- * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
-struct Transpose {
-    gckpti_iter rest;             /* all axes of d and s, of which p and q have size 1 */
-    int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
-};
-
-__global__ void transpose_kernel(const __grid_constant__ Transpose t, float *d, const float *s,
-                                 int64_t tiles, int accumulate)
+/* ---- ops that move elements ---- */
+/* Moves elements in n parts, like gckpti_run_moves. Where several places of a part go to the same
+ * element (the gradient of a repeated edge), each place is added by its own launch, in order. */
+void run_moves(const gckpt_call *call, bool backward, int n, gckpti_move_fn *axes)
 {
-    SHARED(float, tile, [32][33]);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t across = (t.p + 31) / 32, down = (t.q + 31) / 32;
-    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const int64_t p = i % across * 32, q = i / across % down * 32;
-        const Places at = places_of(t.rest, i / across / down);
-        for (int k = warp; k < 32; k += 8)
-            if (p + lane < t.p && q + k < t.q)
-                tile[k][lane] = s[at.at[1] + (q + k) * t.q_step + p + lane];
-        __syncthreads();
-        for (int k = warp; k < 32; k += 8)
-            if (p + k < t.p && q + lane < t.q)
-                gckpti_put(&d[at.at[0] + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
-        __syncthreads();
+    for (int i = 0; i < n; i++) {
+        const bool more = i >= call->inputs;
+        const gckpt_arg &in = call->in[more ? 0 : i];
+        const Values from = backward ? grad_out_of(call) : value_of(in);
+        const Results to = backward ? grad_of(in) : out_of(call);
+        const int accumulate = backward && (in.accumulate || more);
+        int64_t places = 1, next = 0;
+        gckpti_iter move, it;
+        axes(&move, call, i); /* tensor 0 is the input, tensor 1 the result */
+        it = move;
+        for (int t = 0; t < 4; t++) {
+            const int as = t ? backward : !backward;
+            memcpy(it.step[t], move.step[as], sizeof *it.step);
+            it.offset[t] = move.offset[as];
+        }
+        for (int k = 0; k < it.n; k++)
+            if (it.step[0][k] == 0)
+                places = it.size[k], next = it.step[1][k], it.size[k] = 1;
+        for (int64_t place = 0; place < places; place++, it.offset[1] += next)
+            map(call, it, Copy(), to, from, NONE, NONE, accumulate);
     }
 }
 
 #ifndef GCKPT_NO_AXES
 void permute_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *x = &call->in[0];
-    const float *from = backward ? call->grad_out : x->data;
-    float *to = backward ? x->grad : call->out;
-    const int accumulate = backward && x->accumulate;
-    gckpti_iter move, it;
-    int p = 0, q = 0;
-    gckpti_permute_move(&move, call, 0); /* of x and of the result */
-    it = move;
-    for (int t = 0; t < 4; t++)
-        memcpy(it.step[t], move.step[backward ? t > 0 : t == 0], sizeof *it.step);
-    for (int k = 0; k < it.n; k++) {
-        p = it.step[1][k] == 1 ? k : p;
-        q = it.step[0][k] == 1 ? k : q;
-    }
-    if (p == q)
-        return map(call, it, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, accumulate);
-    Transpose t = { it, it.size[p], it.size[q], it.step[0][p], it.step[1][q] };
-    t.rest.size[p] = t.rest.size[q] = 1;
-    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * count_of(t.rest);
-    if (to)
-        run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, to, from, tiles, accumulate);
+    run_moves(call, backward, 1, gckpti_permute_move);
+}
+
+void concat_by(const gckpt_call *call, bool backward)
+{
+    run_moves(call, backward, call->inputs, gckpti_concat_move);
+}
+
+void pad_by(const gckpt_call *call, bool backward)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const bool by_value = p->mode == GCKPT_PAD_VALUE;
+    if (!backward && by_value)
+        fill(call, call->out, gckpti_bits(p->value), gckpti_elements(&call->shape));
+    run_moves(call, backward, by_value ? 1 : 3, gckpti_pad_move);
 }
 #endif
-
-/* ---- slice, concat: one tensor is a part of each block of another one ---- */
-/* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
- * elements of the whole tensor to 0. */
-struct PartMove {
-    Values x;
-    Results y;
-    int64_t whole, begin, n; /* the part: n elements from `begin` on of each `whole` elements */
-    bool to_whole, fills;
-    int accumulate;
-    template <int N> __device__ void at(int64_t i) const
-    {
-        const int64_t size = fills ? whole : n, block = i / size;
-        const int64_t j = i - block * size - (fills ? begin : 0);
-        const int64_t in_part = block * n + j, in_whole = block * whole + begin + j;
-        Vec<float, N> v = {};
-        if (j >= 0 && j < n)
-            v = load<N>(x, to_whole ? in_part : in_whole);
-        write_vec<N>(y, to_whole ? in_whole : in_part, N, true, v.v, accumulate);
-    }
-};
-
-/* Moves each input to the result or, backward, the result's gradient to that of the input.
- * of_result: inputs are parts of the result; else the result is a part of the input. A whole tensor
- * of one part is filled up by zeros. */
-void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result)
-{
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg &in = call->in[i];
-        gckpti_iter it;
-        move(&it, call, i);
-        const int64_t all[2] = { gckpti_elements(&in.shape), gckpti_elements(&call->shape) };
-        const int64_t n = it.step[0][0] == it.step[1][0] ? it.size[0] : 1; /* adjacent elements */
-        const int64_t whole = all[of_result] / (all[!of_result] / n), begin = it.offset[of_result];
-        const Values x = backward ? grad_out_of(call) : value_of(in);
-        const Results y = backward ? grad_of(in) : out_of(call);
-        const bool to_whole = of_result != backward, accumulate = backward && in.accumulate;
-        const bool fills = to_whole && call->inputs == 1 && !accumulate;
-        const PartMove part = { x, y, whole, begin, n, to_whole, fills, accumulate };
-        const int64_t moved = wanted(y) ? all[fills ? of_result : !of_result] : 0;
-        for_each_vec<8>(call, part, moved, (whole | begin | n) % 8 == 0 && aligned(x, y));
-    }
-}
 
 /* The latest n rows of a cache that holds `held`, some of them new; 0 before position 0. */
 struct Latest {
@@ -1960,112 +1992,46 @@ struct Latest {
 __device__ void latest_at(int64_t i, const Latest &s, const StepParams *params)
 {
     const int64_t row = i / s.c, at = params->position + s.added - s.n + row % s.n;
-    Vec<float, 1> v = { { 0.0f } };
-    if (at >= 0)
-        v = load<1>(s.x, (row / s.n * s.held + at % s.held) * s.c + i % s.c);
-    write_vec<1>(s.y, i, 1, true, v.v, 0);
+    const int64_t from = (row / s.n * s.held + at % s.held) * s.c + i % s.c;
+    put_at(s.y, i, at >= 0 ? value_at(s.x, from) : 0.0f);
 }
+
+/* The gradient of a slice: that of the result in n of each `whole` elements, from `begin` on, and 0
+ * in the others. */
+struct SliceGradient {
+    Values g;
+    Results dx;
+    int64_t whole, begin, n;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t block = i / whole, j = i - block * whole - begin;
+        store(dx, i, j >= 0 && j < n ? load<N>(g, block * n + j) : Vec<float, N>{});
+    }
+};
 
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    const int64_t *x = call->in[0].shape.d, *y = call->shape.d;
+    const gckpt_arg &in = call->in[0];
+    const int64_t *x = in.shape.d, *y = call->shape.d;
     const Latest s = { value_of(call->in[0]), out_of(call), y[1], x[1], y[2], p->relative };
     if (p->relative && p->axis)
         return for_each<latest_at>(call, y[0] * y[1] * y[2], s, params_of(call));
-    move_parts(call, backward, gckpti_slice_move, false);
-}
-
-/* >>exact/reduce */
-/* Terms of a row's sum, each a product of two factors. */
-struct Plain {
-    const float *x;
-    __device__ void operator()(int64_t i, float *v) const { v[0] = x[i], v[1] = 1.0f; }
-};
-
-/* w a b; if w is 0 or NaN, w. */
-template <gckpti_loss_kind KIND, bool WEIGHTED> struct ElementLoss {
-    gckpti_element_loss e;
-    __device__ void operator()(int64_t i, float *v) const
-    {
-        const float w = WEIGHTED ? gckpti_element_weight(&e, i) : 1.0f;
-        const float y = KIND == GCKPTI_LOSS_SUM ? 0.0f : e.y[i];
-        const float a = gckpti_element_factors(KIND, e.x[i], y, e.delta, &v[1]);
-        const bool counts = w > 0.0f || w < 0.0f;
-        v[0] = counts ? w * a : w;
-        v[1] = counts ? v[1] : 1.0f;
-    }
-};
-
-/* Returns the sum of row r of n elements by a warp, in the 32 lanes of the manual's 5d. */
-template <class F> __device__ float row_sum(int64_t r, const F &f, int64_t n)
-{
-    const int64_t lane = threadIdx.x % 32;
-    float sum = 0.0f;
-    add_terms<8>((n - lane + 31) / 32,
-                 [&](int64_t k, float *v) { f(r * n + lane + 32 * k, v); },
-                 [&](const float *v) { sum = gckpti_fma(v[0], v[1], sum); });
-    return warp_sum(sum);
-}
-
-template <class F>
-__device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
-{
-    const float sum = row_sum(r, f, n);
-    if (threadIdx.x % 32 == 0)
-        out[r] = sum / divisor;
-}
-
-/* Computes the gradient of weight r from the sum of the losses that it multiplies. */
-template <class F>
-__device__ void weight_gradient(int64_t r, const F &losses, const gckpt_arg &weights, int64_t n,
-                                const StepParams *params)
-{
-    const float sum = row_sum(r, losses, n);
-    if (threadIdx.x % 32 == 0)
-        gckpti_put_product(&weights.grad[r], sum, params->loss_scale, weights.accumulate);
+    if (!backward || in.accumulate || !wanted(in))
+        return run_moves(call, backward, 1, gckpti_slice_move);
+    const gckpti_axis_split axes = gckpti_split_at(&in.shape, p->axis);
+    const int64_t begin = gckpti_join_words(p->begin), whole = axes.size * axes.inner;
+    const SliceGradient part = { grad_out_of(call), grad_of(in), whole, begin * axes.inner,
+                                 gckpti_elements(&call->shape) / axes.outer };
+    for_each_vec<8>(call, part, axes.outer * whole,
+                    (whole | part.begin | part.n) % 8 == 0 && aligned(part.g, part.dx));
 }
 
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
-/* Sets element e of y to that of x of which it is a copy, or to the value. */
-__device__ void pad_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v, const float *x,
-                       float *y)
+__device__ void sum_of_row(int64_t r, const float *x, float *out, int64_t n, float divisor)
 {
-    const int64_t all = p.before + v.size + p.after, line = e / v.inner, k = line % all;
-    const bool is_value = p.mode == GCKPT_PAD_VALUE && (k < p.before || k >= p.before + v.size);
-    const int64_t from = line / all * v.size + gckpti_pad_source(&p, v.size, k);
-    y[e] = is_value ? p.value : x[from * v.inner + e % v.inner];
-}
-
-/* Adds the gradients of element e of x and of its copies, in the order of their places. */
-__device__ void pad_gradient_at(int64_t e, const gckpti_pad &p, const gckpti_axis_split &v,
-                                const gckpt_arg &x, const float *g)
-{
-    const int64_t all = p.before + v.size + p.after, line = e / v.inner, i = line % v.size;
-    const float *from = g + line / v.size * all * v.inner + e % v.inner;
-    float d = x.accumulate ? x.grad[e] : 0.0f;
-    gckpti_put(&d, from[(p.before + i) * v.inner], x.accumulate);
-    for (int64_t k = 0; k < all && p.mode != GCKPT_PAD_VALUE; k++)
-        if ((k < p.before || k >= p.before + v.size) && gckpti_pad_source(&p, v.size, k) == i)
-            d += from[k * v.inner];
-    x.grad[e] = d;
-}
-
-void pad_by(const gckpt_call *call, bool backward)
-{
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    if (!backward)
-        for_each<pad_at>(call, gckpti_elements(&call->shape), *p, v, x->data, call->out);
-    else if (x->grad)
-        for_each<pad_gradient_at>(call, gckpti_elements(&x->shape), *p, v, *x, call->grad_out);
-}
-
-void concat_by(const gckpt_call *call, bool backward)
-{
-    move_parts(call, backward, gckpti_concat_move, true);
+    gckpti_store_n_warp(out + r, gckpti_sum_from_warp(x + r * n, n, 0.0f) / divisor, 1);
 }
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
@@ -2082,8 +2048,7 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
         map(call, iterate(x->shape, x->shape, each, each, each), Quotient{ divisor }, grad_of(*x),
             grad_out_of(call), NONE, NONE, x->accumulate);
     else if (axis == -1 || axis == x->shape.n - 1)
-        for_each_row<sum_of_row<Plain>>(call, v.outer, Plain{ x->data }, call->out, v.size,
-                                        divisor);
+        for_each_row<sum_of_row>(call, v.outer, x->data, call->out, v.size, divisor);
     else
         sums(call, iterate(x->shape, each, x->shape, x->shape, x->shape),
              { {}, { GRAD_identity }, value_of(*x), NONE, NONE },
@@ -2091,13 +2056,10 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
 }
 
 /* ---- max, argmax, top_k: the k elements that come first in the order of gckpti_precedes ---- */
-/* A thread computes the results of a line; on the last axis, the LANES = 32 lanes of a warp do.
- * Each result is the first element of those after the one before it. */
-template <int LANES>
-__device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
+/* Computes the results of line i. Each is the first element of those after the one before it. */
+__device__ void max_of(int64_t i, const gckpti_axis_split &v, const float *x, float *out,
                        int32_t *index, int k)
 {
-    const int64_t i = e / LANES;
     const float *from = x + i / v.inner * v.size * v.inner + i % v.inner;
     int64_t to = i / v.inner * k * v.inner + i % v.inner;
     float limit = 0.0f;
@@ -2105,22 +2067,22 @@ __device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, fl
     for (int result = 0; result < k; result++, to += v.inner) {
         float best = 0.0f;
         int32_t at = -1;
-        for (int32_t n = (int32_t)(e % LANES); n < v.size; n += LANES) {
+        for (int32_t n = lane_index(); n < v.size; n += 32) {
             const float value = from[n * v.inner];
             if ((last < 0 || gckpti_precedes(limit, last, value, n)) &&
                 (at < 0 || gckpti_precedes(value, n, best, at)))
                 best = value, at = n;
         }
-        for (int h = LANES / 2; h; h /= 2) {
+        for (int h = 16; h; h /= 2) {
             const float other = __shfl_xor_sync(0xffffffffu, best, h);
             const int32_t n = __shfl_xor_sync(0xffffffffu, at, h);
             if (n >= 0 && (at < 0 || gckpti_precedes(other, n, best, at)))
                 best = other, at = n;
         }
         limit = best, last = at;
-        if (e % LANES == 0 && out)
+        if (lane_index() == 0 && out)
             out[to] = best;
-        if (e % LANES == 0 && index)
+        if (lane_index() == 0 && index)
             index[to] = at;
     }
 }
@@ -2140,10 +2102,8 @@ void maxima_of(const gckpt_call *call, bool backward, float *out, void *index, i
     const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
     const int64_t lines = v.outer * v.inner;
     int32_t *at = (int32_t *)index;
-    if (!backward && v.inner == 1)
-        return for_each<max_of<32>>(call, lines * 32, v, x->data, out, at, k);
     if (!backward)
-        return for_each<max_of<1>>(call, lines, v, x->data, out, at, k);
+        return for_each_row<max_of>(call, lines, v, x->data, out, at, k);
     if (x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     if (x->grad)
@@ -2162,79 +2122,6 @@ void top_k_by(const gckpt_call *call, bool backward)
 void top_k_indices_by(const gckpt_call *call, bool)
 {
     maxima_of(call, false, NULL, call->out, number_of(call));
-}
-#endif
-
-/* >>exact/upsample */
-#ifndef GCKPT_NO_IMAGES
-/* ---- upsample: a thread for each result (backward: each element of dx) ---- */
-struct Image { /* sizes: rows and columns of x and of the result; channels */
-    int64_t in[2], out[2], c;
-    int mode;
-};
-
-__device__ void upsample_at(int64_t i, const Image &s, const float *x, float *out)
-{
-    const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
-    const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
-    const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
-    float y = 0.0f;
-    for (int k = 0; k < p.n * q.n; k++) {
-        const int a = k / q.n, b = k % q.n;
-        const int64_t row = image * s.in[0] + p.index[a];
-        const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
-        y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
-    }
-    out[i] = y;
-}
-
-/* Returns the first of n results that reads element `at` of `size`, or a later element. */
-__device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
-{
-    int64_t low = 0, high = n;
-    while (low < high) {
-        const int64_t i = (low + high) / 2;
-        if (gckpti_interp_of(mode, size, n, i).index[0] < at)
-            low = i + 1;
-        else
-            high = i;
-    }
-    return low;
-}
-
-/* Adds the gradients of the results that read an element, in the order of the results and taps. */
-__device__ void upsample_gradient_at(int64_t i, const Image &s, float *dx, const float *g,
-                                     int accumulate)
-{
-    const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
-    const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
-    const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
-    const int64_t right = first_reader(s.mode, s.in[1], s.out[1], w + 1);
-    const int64_t bottom = first_reader(s.mode, s.in[0], s.out[0], h + 1);
-    float d = accumulate ? dx[i] : 0.0f;
-    for (int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1); y < bottom; y++) {
-        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
-        for (int64_t z = left; z < right; z++) {
-            const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
-            for (int k = 0; k < p.n * q.n; k++)
-                if (p.index[k / q.n] == h && q.index[k % q.n] == w)
-                    d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
-                                   g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
-        }
-    }
-    dx[i] = d;
-}
-
-void upsample_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    const int64_t *in = x->shape.d, n = gckpti_elements(backward ? &x->shape : &call->shape);
-    const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
-    const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->mode };
-    if (!backward)
-        for_each<upsample_at>(call, n, s, x->data, call->out);
-    else if (x->grad)
-        for_each<upsample_gradient_at>(call, n, s, x->grad, call->grad_out, x->accumulate);
 }
 #endif
 
@@ -2368,18 +2255,33 @@ int64_t loss_rows(const gckpt_call *call)
 }
 
 /* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
-__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e, float *dx,
-                                          float *dy, const StepParams *params, int x_accumulate,
-                                          int y_accumulate)
+template <gckpti_loss_kind KIND>
+__device__ void element_loss_of_row(int64_t r, const gckpti_element_loss &e, float *losses)
 {
-    float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
-    float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
-    if (dx)
-        gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+    gckpti_store_n_warp(losses + r, gckpti_element_loss_forward_of_warp(&e, KIND, r), 1);
+}
+
+/* Computes the gradient of weight k from the sum of the losses that it multiplies. */
+template <gckpti_loss_kind KIND>
+__device__ void weight_gradient(int64_t k, const gckpti_element_loss &losses,
+                                const gckpt_arg &weights, const StepParams *params)
+{
+    const float sum = gckpti_element_loss_forward_of_warp(&losses, KIND, k);
+    gckpti_put_product_n_warp(weights.grad + k, sum, params->loss_scale, weights.accumulate, 1);
+}
+
+__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e,
+                                          const gckpt_arg &x, const gckpt_arg &y,
+                                          const StepParams *params)
+{
+    const float w = gckpti_element_weight(&e, i), value = e.x ? e.x[i] : 0.0f;
+    float d = gckpti_element_deriv(e.kind, value, e.y ? e.y[i] : 0.0f, e.delta);
+    if (x.grad)
+        gckpti_put_product(&x.grad[i], gckpti_weighted(w, d), params->loss_scale, x.accumulate);
     if (e.kind == GCKPTI_LOSS_BINARY)
-        d = x;
-    if (dy)
-        gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
+        d = value;
+    if (y.grad)
+        gckpti_put_product(&y.grad[i], gckpti_weighted(w, -d), params->loss_scale, y.accumulate);
 }
 
 int64_t element_loss_workspace(const gckpt_call *call, bool backward)
@@ -2389,23 +2291,19 @@ int64_t element_loss_workspace(const gckpt_call *call, bool backward)
 
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
-    const ElementLoss<KIND, true> weighted = { gckpti_element_loss_of(call, KIND) };
-    const ElementLoss<KIND, false> plain = { weighted.e };
-    const gckpt_arg *x = &call->in[0], *y = &call->in[1], *weights = &call->in[2];
-    const int64_t n = gckpti_elements(&x->shape), each = plain.e.per_weight, rows = loss_rows(call);
+    const gckpt_arg &x = call->in[0], &y = call->in[1], &weights = call->in[2];
+    const int64_t n = gckpti_elements(&x.shape), rows = loss_rows(call);
     float *losses = (float *)call->workspace;
-    if (!backward && call->loss_sum && plain.e.weights)
-        for_each_row<sum_of_row<decltype(weighted)>>(call, rows, weighted, losses, n / rows, 1.0f);
-    else if (!backward && call->loss_sum)
-        for_each_row<sum_of_row<decltype(plain)>>(call, rows, plain, losses, n / rows, 1.0f);
+    gckpti_element_loss e = gckpti_element_loss_of(call, KIND);
+    if (!backward && call->loss_sum)
+        for_each_row<element_loss_of_row<KIND>>(call, rows, e, losses);
     if (!backward)
         return add_losses(call, losses, NULL, rows, n / rows);
-    if (x->grad || y->grad)
-        for_each<element_loss_gradients_at>(call, n, plain.e, x->grad, y->grad, params_of(call),
-                                            x->accumulate, y->accumulate);
-    if (weights->grad)
-        for_each_row<weight_gradient<decltype(plain)>>(call, n / each, plain, *weights, each,
-                                                       params_of(call));
+    if (x.grad || y.grad)
+        for_each<element_loss_gradients_at>(call, n, e, x, y, params_of(call));
+    e.n = e.per_weight, e.weights = NULL;
+    if (weights.grad)
+        for_each_row<weight_gradient<KIND>>(call, n / e.n, e, weights, params_of(call));
 }
 
 /* >>exact/panel */
@@ -2414,22 +2312,21 @@ template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bo
  *
  * A block computes a tile of C, a thread TM x TN elements of it, each as one chain over k in one
  * register (in bf16 plans by blocks of terms, in three registers). Rows and columns are divided
- * into tiles, k never is (manual, 5c). A and B come through shared memory: a stage has DEPTH terms,
- * and STAGES stages form a ring. While one stage is used, the others are being copied.
+ * into tiles, k never is (manual, 5c). A and B come through shared memory in stages of DEPTH terms:
+ * while a stage is used, each thread loads its part of the next one into registers.
  *
  * For an H200, estimated, not measured: a term of 8 x 8 elements is 64 fma of some 73 issue slots.
  * Lanes are in Z-order, 4 x 8 of them, so that lanes i and i^1 share rows, i and i^2 columns: a
  * load takes 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
  * wide, so that data along k can be written across the lines without bank conflicts. A tile of
  * 128 x 128 needs 8 bytes per cycle from L2, which gives about 24. tests/bench/cuda.cu measures. */
-enum { DEPTH = 8, STAGES = 4 };
+enum { DEPTH = 8 };
 
 /* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */
 enum {
     ALONG = 1,  /* chunks lie along k, else across k: along rows of C (B: columns) */
-    ALIGNED = 2,   /* one load reads a chunk */
-    NARROW = 4, /* bf16 */
-    ASYNC = 8   /* read by cp.async */
+    ALIGNED = 2, /* one load reads a chunk */
+    NARROW = 4 /* bf16 */
 };
 
 /* A matrix operand: its address and its strides, in bytes. Like Gather (conv.cu), it tells where a
@@ -2519,13 +2416,13 @@ Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
     int flags = (along ? ALONG : 0) | (x->halves ? NARROW : 0);
     if (!mixed && stride == 1 && count % 4 == 0 && pitch % 4 == 0 && x->batch_stride % 4 == 0 &&
         aligned(base))
-        flags |= ALIGNED | (along ? 0 : ASYNC);
+        flags |= ALIGNED;
     return { base,        x->stride * size,           x->k_stride * size, x->batch_stride * size,
              stride * size, DEPTH * x->k_stride * size, flags };
 }
 
 /* An operand's part of a stage: DEPTH lines of WIDTH elements; a thread reads CHUNKS chunks. */
-template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+template <class OF, int WIDTH, int THREADS, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
         ALL = WIDTH * DEPTH / 4,
@@ -2555,7 +2452,7 @@ template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Pa
      * it belongs to elements of C that are not written. */
     __device__ __forceinline__ void begin(const OF &f, int64_t matrix, int64_t x0, int64_t all)
     {
-        bool along = !BY_ASYNC && f.flags & ALONG;
+        bool along = f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
             int64_t x = x0 + row_of(i, along), left = in_range(i) ? all - x : 0;
             x = left > 0 ? x : 0;
@@ -2564,19 +2461,15 @@ template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Pa
             from[i] = f.cursor(matrix, x, k_of(i, along));
         }
     }
-    /* Reads the next panel, of `terms` terms, to shared memory or into registers. */
-    __device__ __forceinline__ void fetch(const OF &f, float *to, int terms)
+    /* Reads the next panel, of `terms` terms, into registers. */
+    __device__ __forceinline__ void fetch(const OF &f, int terms)
     {
-        bool along = !BY_ASYNC && f.flags & ALONG;
+        bool along = f.flags & ALONG;
         UNROLLED(i, CHUNKS) {
             int p = k_of(i, along);
-            if (in_range(i) && p < terms) {
-                if constexpr (BY_ASYNC)
-                    gckpti_cp_async16_full(to + p * LINE + row_of(i, along), from[i]);
-                else
-                    regs[i] = f.template read<MIXED>(
-                        from[i], along && terms - p < 4 ? terms - p : valid[i]);
-            }
+            if (in_range(i) && p < terms)
+                regs[i] = f.template read<MIXED>(from[i],
+                                                 along && terms - p < 4 ? terms - p : valid[i]);
             f.advance(&from[i]);
         }
     }
@@ -2584,8 +2477,7 @@ template <class OF, int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Pa
     __device__ __forceinline__ void put(const OF &f, float *to)
     {
         bool along = f.flags & ALONG;
-        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
-        {
+        UNROLLED(i, CHUNKS) {
             float *at = to + k_of(i, along) * LINE + row_of(i, along);
             if (!in_range(i))
                 continue;
@@ -2736,9 +2628,9 @@ __device__ __forceinline__ void init_or_store(const Q &q, float (*c)[TN])
 }
 
 /* Returns blocks per multiprocessor: 16 warps with 128 registers a thread, or 12 with more. */
-constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
+constexpr int blocks_per_sm(int bm, int bn, int elements)
 {
-    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64);
 }
 
 /* Adds a product's terms to a thread's elements. MIXED: in blocks (manual, 5l). If all terms are
@@ -2792,19 +2684,17 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     }
 };
 
-/* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
- * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0.
- * So are the terms of a stage within which a block ends. */
-template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED, class A, class B>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
+/* Computes a tile of BM x BN. Terms of a last stage that is not full are added one by one, since
+ * padding by zeros would turn -0 into +0. So are the terms of a stage within which a block ends. */
+template <int BM, int BN, int TM, int TN, bool MIXED, class A, class B>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN))
     product_kernel(const __grid_constant__ Product<A, B> q)
 {
     enum { THREADS = BM * BN / (TM * TN) };
-    typedef Panel<A, BM, THREADS, ASYNCS == 2, MIXED> PanelA;
-    typedef Panel<B, BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    typedef Panel<A, BM, THREADS, MIXED> PanelA;
+    typedef Panel<B, BN, THREADS, MIXED> PanelB;
     enum { AFTER_A = PanelA::FLOATS, STAGE = AFTER_A + PanelB::FLOATS };
-    SHARED(float4, stages, [STAGES * STAGE / 4]);
-    float *ring = (float *)stages;
+    SHARED(float4, stages, [2 * STAGE / 4]);
     const TileCoords<BM, BN, TM, TN> here(q.t, (int)threadIdx.x, (int)blockIdx.x);
     Accumulators<TM, TN, MIXED> l;
     init_or_store<BM, BN, TM, TN, MIXED, false>(q, l.c);
@@ -2814,38 +2704,24 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
     PanelB b;
     a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, q.t.m);
     b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, q.t.n);
-    const int n = (int)((q.t.k + DEPTH - 1) / DEPTH), last = (int)(q.t.k - (n - 1LL) * DEPTH);
-    const auto left_at = [&](int stage) { /* returns its number of terms */
-        return stage + 1 < n ? DEPTH : stage < n ? last : 0;
-    };
     float x[2][TM], y[2][TN];
     const auto load_term = [&](const float *line, int p, int to) {
         const float *columns = line + AFTER_A + p * PanelB::LINE + here.column0;
         fragment<TM, ROW_LANES>(line + p * PanelA::LINE + here.row0, here.row, x[to]);
         fragment<TN, COLUMN_LANES>(columns, here.column, y[to]);
     };
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (left_at(s) > 0) {
-            a.fetch(q.a, ring + s * STAGE, left_at(s));
-            b.fetch(q.b, ring + s * STAGE + AFTER_A, left_at(s));
-            a.put(q.a, ring + s * STAGE);
-            b.put(q.b, ring + s * STAGE + AFTER_A);
-        }
-        gckpti_cp_async_commit();
-    }
-    for (int now = 0; now < n; now++) {
-        const float *line = ring + now % STAGES * STAGE;
-        float *free = ring + (now + STAGES - 1) % STAGES * STAGE;
-        const int left = left_at(now), unread = left_at(now + STAGES - 1);
-        gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage is complete; the previous one is free */
+    const auto fetch = [&](int left) {
+        a.fetch(q.a, min(left, (int)DEPTH)), b.fetch(q.b, min(left, (int)DEPTH));
+    };
+    const auto put = [&](float *stage) { a.put(q.a, stage), b.put(q.b, stage + AFTER_A); };
+    float *line = (float *)stages, *next = line + STAGE;
+    fetch((int)q.t.k), put(line);
+    for (int left = (int)q.t.k; left > 0; left -= DEPTH) {
+        __syncthreads(); /* this stage is complete; the next one's memory is free */
         load_term(line, 0, 0);
-        if (unread > 0) {
-            a.fetch(q.a, free, unread);
-            b.fetch(q.b, free + AFTER_A, unread);
-        }
-        gckpti_cp_async_commit();
-        const bool whole = left == DEPTH && (!MIXED || l.left >= DEPTH);
+        if (left > DEPTH)
+            fetch(left - DEPTH);
+        const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
         if (whole) {
             UNROLLED(p, DEPTH) {
                 if (p + 1 < DEPTH)
@@ -2854,18 +2730,17 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *
             }
             l.advance(DEPTH, q.t);
         }
-        for (int p = 0; !whole && p < left; p++) {
+        for (int p = 0; !whole && p < min(left, (int)DEPTH); p++) {
             load_term(line, p, 0);
             l.add(l.odd, x[0], y[0]);
             l.advance(1, q.t);
         }
         l.swap_chains();
-        if (unread > 0) {
-            a.put(q.a, free);
-            b.put(q.b, free + AFTER_A);
-        }
+        if (left > DEPTH)
+            put(next);
+        float *const used = line;
+        line = next, next = used;
     }
-    gckpti_cp_async_wait<0>();
     init_or_store<BM, BN, TM, TN, MIXED, true>(q, l.c);
 }
 
@@ -2874,15 +2749,7 @@ void run_tile(const gckpt_call *call, const Product<A, B> *q)
 {
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
-    if constexpr (!MIXED && std::is_same<A, Operand>::value)
-        if (q->a.flags & q->b.flags & ASYNC)
-            return run<product_kernel<BM, BN, TM, TN, 2, false, A, B>>(call, grid, block, 0,
-                                                                                *q);
-    if constexpr (!MIXED && std::is_same<B, Operand>::value)
-        if (q->b.flags & ASYNC)
-            return run<product_kernel<BM, BN, TM, TN, 1, false, A, B>>(call, grid, block, 0,
-                                                                                *q);
-    run<product_kernel<BM, BN, TM, TN, 0, MIXED, A, B>>(call, grid, block, 0, *q);
+    run<product_kernel<BM, BN, TM, TN, MIXED, A, B>>(call, grid, block, 0, *q);
 }
 
 template <class Q> struct TileOf {
@@ -3145,80 +3012,131 @@ void conv2d_by(const gckpt_call *call, bool backward)
         bias_gradient(call);
 }
 
-/* >>exact/pools */
-/* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
-template <bool MAX>
-__device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, float *y,
-                        uint16_t *tap)
+/* >>exact/windows */
+/* ---- pools, upsample ---- A result reads a window of an image: taps of lines times taps of
+ * columns. A thread computes a result or, backward, an element of dx, to which it adds the
+ * gradients of the windows and taps that read it, in their order. */
+enum WindowKind { MAX_POOL, AVERAGE_POOL, UPSAMPLE };
+struct Windows { /* sizes: rows and columns of x and of the result; channels */
+    int64_t in[2], out[2], c;
+    int mode; /* of an upsample */
+    gckpti_pool_state pool;
+};
+
+/* Taps begin to end - 1 of a result along an axis read elements first + tap * apart. */
+struct Taps {
+    int64_t begin, end, first, apart, last, counted; /* last: of the last tap, perhaps outside x */
+    float weight[2];
+    __device__ int64_t at(int64_t tap) const { return first + tap * apart; }
+};
+
+template <WindowKind KIND> __device__ Taps taps_of(const Windows &s, int axis, int64_t result)
 {
-    const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
-    const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
-    const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
-    const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
-    const gckpti_pool_taps rows = gckpti_pool_taps_of(&s, 0, h);
-    const gckpti_pool_taps columns = gckpti_pool_taps_of(&s, 1, w);
-    float best = 0.0f;
-    int64_t at = -1;
+    if (KIND == UPSAMPLE) {
+        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[axis], s.out[axis], result);
+        const int64_t apart = p.index[1] - p.index[0];
+        return { 0, p.n, p.index[0], apart, p.index[p.n - 1], 0, { p.weight[0], p.weight[1] } };
+    }
+    const gckpti_pool &o = s.pool.o;
+    const int64_t first = result * o.stride[axis] - o.padding[axis], apart = o.dilation[axis];
+    const gckpti_pool_taps taps = gckpti_pool_taps_of(&s.pool, axis, first);
+    return { taps.begin, taps.end, first, apart, first + (o.size[axis] - 1) * apart, taps.counted };
+}
+
+template <WindowKind KIND>
+__device__ void window_at(int64_t e, const Windows &s, const float *x, float *y, uint16_t *saved)
+{
+    const int64_t pixel = e / s.c, line = pixel / s.out[1], image = line / s.out[0];
+    const Taps rows = taps_of<KIND>(s, 0, line % s.out[0]);
+    const Taps columns = taps_of<KIND>(s, 1, pixel % s.out[1]);
+    float sum = 0.0f;
+    int64_t best = -1;
     for (int64_t a = rows.begin; a < rows.end; a++)
         for (int64_t b = columns.begin; b < columns.end; b++) {
-            const int64_t in = (h + a * s.o.dilation[0]) * s.in[1] + w + b * s.o.dilation[1];
-            const float v = from[in * s.channels];
-            if (!MAX)
-                best += v;
-            else if (at < 0 || (best == best && !(v <= best)))
-                best = v, at = a * s.o.size[1] + b;
+            const int64_t from = (image * s.in[0] + rows.at(a)) * s.in[1] + columns.at(b);
+            const float v = x[from * s.c + e % s.c];
+            if (KIND == UPSAMPLE)
+                sum = s.mode == GCKPT_NEAREST
+                          ? v
+                          : gckpti_fma(rows.weight[a] * columns.weight[b], v, sum);
+            else if (KIND == AVERAGE_POOL)
+                sum += v;
+            else if (best < 0 || (sum == sum && !(v <= sum)))
+                sum = v, best = a * s.pool.o.size[1] + b;
         }
+    if (KIND == AVERAGE_POOL)
+        sum /= (float)rows.counted * (float)columns.counted;
     if (y)
-        y[e] = MAX ? best : best / ((float)rows.counted * (float)columns.counted);
-    if (MAX && tap)
-        tap[e] = (uint16_t)at;
+        y[e] = sum;
+    if (KIND == MAX_POOL && saved)
+        saved[e] = (uint16_t)best;
 }
 
-/* Returns the first window along an axis that covers position `at`, counted with the padding. */
-__device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at)
+/* Returns the first result along an axis that may read element `at`. */
+template <WindowKind KIND> __device__ int64_t first_reader(const Windows &s, int axis, int64_t at)
 {
-    const int64_t last = at - (s.o.size[axis] - 1) * (int64_t)s.o.dilation[axis];
-    return last <= 0 ? 0 : (last - 1) / s.o.stride[axis] + 1;
+    int64_t low = 0, high = s.out[axis];
+    while (low < high) {
+        const int64_t i = (low + high) / 2;
+        if (taps_of<KIND>(s, axis, i).last < at)
+            low = i + 1;
+        else
+            high = i;
+    }
+    return low;
 }
 
-/* Adds the gradients of the windows that cover an element, in the order of the windows. */
-template <bool MAX>
-__device__ void pool_gradient_at(int64_t e, const gckpti_pool_state &s, float *dx, const float *g,
-                                 const uint16_t *tap, int accumulate)
+template <WindowKind KIND>
+__device__ void window_gradient_at(int64_t e, const Windows &s, const gckpt_arg &x, const float *g,
+                                   const uint16_t *saved)
 {
-    const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
-    const int64_t h = line - image * s.in[0] + s.o.padding[0];
-    const int64_t w = place - line * s.in[1] + s.o.padding[1];
-    const int64_t left = first_window(s, 1, w);
-    float d = accumulate ? dx[e] : 0.0f;
-    for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
-        for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
-            const int64_t y = h - p * s.o.stride[0], x = w - q * s.o.stride[1];
-            const int64_t number = y / s.o.dilation[0] * s.o.size[1] + x / s.o.dilation[1];
-            const int64_t at =
-                ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
-            if (y % s.o.dilation[0] || x % s.o.dilation[1] || (MAX && tap[at] != number))
-                continue;
-            const int64_t rows = gckpti_pool_taps_of(&s, 0, h - y - s.o.padding[0]).counted;
-            const int64_t columns = gckpti_pool_taps_of(&s, 1, w - x - s.o.padding[1]).counted;
-            d += MAX ? g[at] : g[at] / ((float)rows * (float)columns);
+    const int64_t pixel = e / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
+    const int64_t image = pixel / s.in[1] / s.in[0], left = first_reader<KIND>(s, 1, w);
+    float d = x.accumulate ? x.grad[e] : 0.0f;
+    for (int64_t i = first_reader<KIND>(s, 0, h); i < s.out[0]; i++) {
+        const Taps rows = taps_of<KIND>(s, 0, i);
+        for (int64_t j = left; j < s.out[1] && rows.first <= h; j++) {
+            const Taps columns = taps_of<KIND>(s, 1, j);
+            const int64_t at = ((image * s.out[0] + i) * s.out[1] + j) * s.c + e % s.c;
+            if (columns.first > w)
+                break;
+            for (int64_t a = rows.begin; a < rows.end; a++)
+                for (int64_t b = columns.begin; b < columns.end && rows.at(a) == h; b++) {
+                    if (columns.at(b) != w ||
+                        (KIND == MAX_POOL && saved[at] != a * s.pool.o.size[1] + b))
+                        continue;
+                    if (KIND == UPSAMPLE)
+                        d = gckpti_fma(rows.weight[a] * columns.weight[b], g[at], d);
+                    else
+                        d += KIND == MAX_POOL
+                                 ? g[at]
+                                 : g[at] / ((float)rows.counted * (float)columns.counted);
+                }
         }
-    dx[e] = d;
+        if (rows.first > h)
+            break;
+    }
+    x.grad[e] = d;
 }
 
-template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
+template <WindowKind KIND> void windows_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *x = &call->in[0];
-    const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
+    const gckpt_arg &x = call->in[0];
+    const int64_t *in = x.shape.d, *out = call->shape.d;
+    Windows s = { { in[1], in[2] }, { out[1], out[2] }, in[3] };
+    if (KIND == UPSAMPLE) {
+        s.mode = ((const gckpti_upsample *)call->attributes)->mode;
+    } else { /* of images or of lines (B,T,C) */
+        const gckpti_pool_state p = gckpti_pool_state_of(call);
+        s = { { p.in[0], p.in[1] }, { p.out[0], p.out[1] }, p.channels, 0, p };
+    }
     if (!backward)
-        for_each<pool_at<MAX>>(call, n, gckpti_pool_state_of(call), x->data, call->out,
-                               (uint16_t *)call->saved);
-    else if (x->grad)
-        for_each<pool_gradient_at<MAX>>(call, n, gckpti_pool_state_of(call), x->grad,
-                                        call->grad_out, (const uint16_t *)call->saved,
-                                        x->accumulate);
+        for_each<window_at<KIND>>(call, gckpti_elements(&call->shape), s, x.data, call->out,
+                                  (uint16_t *)call->saved);
+    else if (x.grad)
+        for_each<window_gradient_at<KIND>>(call, gckpti_elements(&x.shape), s, x, call->grad_out,
+                                           (const uint16_t *)call->saved);
 }
-
 #endif
 
 /* >>exact/embed */
@@ -3306,73 +3224,12 @@ void embed_by(const gckpt_call *call, bool backward)
                                x->accumulate);
 }
 
-/* >>exact/softmax */
-/* A warp has a row; its lanes are the 32 of the manual's 5d. They read 128 bytes at a time, and a
- * row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
-
-/* Returns the maximum by gckpti_max's tree (of +0 and -0 it takes the first), in all lanes. */
-__device__ float warp_max(float lane)
-{
-    for (int h = 16; h; h /= 2) {
-        float other = __shfl_down_sync(0xffffffffu, lane, h);
-        lane = other > lane ? other : lane;
-    }
-    return __shfl_sync(0xffffffffu, lane, 0);
-}
-
-/* Computes exponentials twice instead of storing and reading them. LOG (log_softmax) takes classes
- * in one pass, as gckpti_online does. y may be x. */
-template <bool LOG> __device__ void softmax_of_row(int64_t r, const float *x, float *y, int64_t n)
-{
-    const int lane = (int)threadIdx.x % 32;
-    const float *from = x + r * n;
-    float max = -INFINITY;
-    for (int64_t i = lane; i < n; i += 32)
-        max = from[i] > max ? from[i] : max;
-    max = warp_max(max);
-    const float shift = gckpti_shift(max);
-    float sum =
-        lanes_sum(n, [&](float all, int64_t i) { return all + gckpti_exp(from[i] - shift); });
-    max = LOG ? max : shift;
-    gckpti_softmax_end(&max, &sum);
-    sum = LOG ? gckpti_log(sum) : sum;
-    for (int64_t i = lane; i < n; i += 32)
-        y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
-}
-
-/* Computes d, the gradient of x. d may be g: the last lane that reads an element also writes it. */
-template <bool LOG>
-__device__ void softmax_gradient_of_row(int64_t r, const float *y, const float *g, float *d,
-                                        int64_t n, int accumulate)
-{
-    y += r * n, g += r * n, d += r * n;
-    const float sum = lanes_sum(
-        n, [&](float all, int64_t i) { return LOG ? all + g[i] : gckpti_fma(g[i], y[i], all); });
-    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
-        if (LOG)
-            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
-        else
-            gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
-}
-
-template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *x = &call->in[0];
-    if (!backward)
-        for_each_row<softmax_of_row<LOG>>(call, rows, x->data, call->out, n);
-    else if (x->grad)
-        for_each_row<softmax_gradient_of_row<LOG>>(call, rows, call->out, call->grad_out, x->grad,
-                                                   n, x->accumulate);
-}
-
 /* >>exact/norms */
 /* What the forward saves for a row: c, close to the mean; the mean of x - c; 1 / deviation. In an
  * rmsnorm c and mean are 0, and only rstd is saved. */
 struct Normed {
     float c, mean, rstd;
-    __device__ float centered(float x) const { return (x - c) - mean; }
-    __device__ float normalised(float x) const { return centered(x) * rstd; }
+    __device__ float normalised(float x) const { return ((x - c) - mean) * rstd; }
 };
 
 __device__ Normed normed(const float *saved, int64_t r, int center)
@@ -3389,139 +3246,30 @@ __device__ float norm_out(float d, float rstd, const float *gain, const float *b
     return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
 }
 
-struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may be empty */
-    int center;
-    int64_t n; /* elements of a row */
-    Values x, gain, bias, g;
-    float *saved;
-    bool aligned; /* rows begin at multiples of 16 bytes */
-};
-
-Norm norm_of(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const gckpt_arg *in = call->in;
-    Norm s = { o->center, gckpti_last(&call->shape), value_of(in[0]) };
-    s.gain = o->gain ? value_of(in[o->gain]) : NONE;
-    s.bias = o->bias ? value_of(in[o->bias]) : NONE;
-    s.g = grad_out_of(call), s.saved = (float *)call->saved;
-    s.aligned = s.n % 8 == 0 && aligned(s.x, s.g, out_of(call), grad_of(in[0]));
-    return s;
-}
-
-/* Returns s, with operands that are known to be in f32 if N is 1 (exact kernels). */
-template <int N> __device__ __forceinline__ Norm typed(Norm s)
-{
-    if (N == 1)
-        s.x.bf16 = s.gain.bf16 = s.bias.bf16 = s.g.bf16 = NULL;
-    return s;
-}
-
-/* Returns the sum over a row by a warp: f(sum, x) returns the sum with x. A lane has N adjacent
- * elements at a time; with N = 1, lanes are the 32 of the manual's 5d. */
-template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &s, int64_t r, F f)
-{
-    float sum = 0.0f, x[N];
-    for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
-        read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, x);
-        UNROLLED(k, N) sum = i + k < s.n ? f(sum, x[k]) : sum;
-    }
-    return warp_sum(sum);
-}
-
-/* N = 8: of GCKPT_BF16_FAST, where the mean is uncorrected: x has 8 bits. */
-template <int N>
-__device__ void norm_row(int64_t r, const Norm &norm, float epsilon, const Results &out)
-{
-    const Norm s = typed<N>(norm);
-    const int lane = (int)threadIdx.x % 32;
-    Normed o = {};
-    const auto mean_from = [&](float c) {
-        return norm_sum<N>(s, r, [&](float sum, float x) { return sum + (x - c); }) / (float)s.n;
-    };
-    if (s.center) {
-        const float first = value_at(s.x, r * s.n);
-        o.c = first + mean_from(first);
-        o.mean = N == 1 ? mean_from(o.c) : 0.0f;
-    }
-    const float squares = norm_sum<N>(s, r, [&](float sum, float x) {
-        const float d = o.centered(x);
-        return gckpti_fma(d, d, sum);
-    });
-    o.rstd = gckpti_rsqrt(squares / (float)s.n + epsilon);
-    for (int64_t i = lane * N; wanted(out) && i < s.n; i += 32 * N) {
-        float x[N], gain[N], bias[N];
-        read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, x);
-        read_vec<N>(s.gain, i, s.n - i, false, gain);
-        read_vec<N>(s.bias, i, s.n - i, false, bias);
-        UNROLLED(k, N) x[k] = norm_out(o.centered(x[k]), o.rstd, wanted(s.gain) ? gain : NULL,
-                                       wanted(s.bias) ? bias : NULL, k);
-        write_vec<N>(out, r * s.n + i, s.n - i, s.aligned, x);
-    }
-    if (s.saved && s.center && lane < 3)
-        s.saved[3 * r + lane] = lane == 0 ? o.c : lane == 1 ? o.mean : o.rstd;
-    if (s.saved && !s.center && lane == 0)
-        s.saved[r] = o.rstd;
-}
-
-template <int N>
-__device__ void norm_gradient_of_row(int64_t r, const Norm &norm, const Results &dx, int accumulate)
-{
-    const Norm s = typed<N>(norm);
-    const Normed o = normed(s.saved, r, s.center);
-    float h[N], u[N], gain[N], a = 0.0f, b = 0.0f; /* h: normalised x; u: g gain */
-    const auto read = [&](int64_t i) {
-        read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, h);
-        read_vec<N>(s.g, r * s.n + i, s.n - i, s.aligned, u);
-        read_vec<N>(s.gain, i, s.n - i, false, gain);
-        UNROLLED(k, N) h[k] = o.normalised(h[k]);
-        UNROLLED(k, N) u[k] = wanted(s.gain) ? gckpti_mul(u[k], gain[k]) : u[k];
-    };
-    for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
-        read(i);
-        UNROLLED(k, N) if (i + k < s.n)
-            a += u[k], b = gckpti_fma(u[k], h[k], b);
-    }
-    a = s.center ? warp_sum(a) / (float)s.n : 0.0f;
-    b = warp_sum(b) / (float)s.n;
-    for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
-        float d[N] = {};
-        read(i);
-        if (accumulate)
-            read_vec<N>(dx, r * s.n + i, s.n - i, s.aligned, d);
-        UNROLLED(k, N)
-            gckpti_put_product(&d[k], o.rstd, gckpti_fma(-h[k], b, u[k] - a), accumulate);
-        write_vec<N>(dx, r * s.n + i, s.n - i, s.aligned, d);
-    }
-}
-
 /* Terms of dgain (sums of g h, with h the normalised x) and of dbias (sums of g). */
 struct NormTerms : Terms {
-    Norm s;
+    const float *x, *g, *saved;
+    int64_t n;
+    int center;
     template <bool> __device__ void read(int64_t column, int64_t r, float *term) const
     {
-        const int64_t at = r * s.n + column;
-        term[1] = s.g.f32[at];
-        term[0] = gckpti_mul(term[1], normed(s.saved, r, s.center).normalised(s.x.f32[at]));
+        const int64_t at = r * n + column;
+        term[1] = g[at];
+        term[0] = gckpti_mul(term[1], normed(saved, r, center).normalised(x[at]));
     }
 };
 
 void layernorm_by(const gckpt_call *call, bool backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const int64_t rows = gckpti_rows(&call->shape);
-    const gckpt_arg *x = &call->in[0];
+    const int64_t rows = gckpti_rows(&call->shape), n = gckpti_last(&call->shape);
+    const float *x = call->in[0].data, *g = call->grad_out, *saved = (const float *)call->saved;
     const Sum gain = sum_of(call, o->gain), bias = sum_of(call, o->bias);
-    const RowTerms<> g = { {}, NONE, grad_out_of(call), gckpti_last(&call->shape) };
-    const Norm s = norm_of(call);
-    if (!backward)
-        return for_each_row<norm_row<1>>(call, rows, s, gckpti_norm_epsilon(o), out_of(call));
-    if (wanted(gain.at)) /* else x and saved may be gone */
-        column_sums(call, NormTerms{ {}, s }, gain, bias, rows, s.n);
-    else
-        column_sums(call, g, {}, bias, rows, s.n);
-    if (x->grad)
-        for_each_row<norm_gradient_of_row<1>>(call, rows, s, grad_of(*x), x->accumulate);
+    if (backward && wanted(gain.at)) /* else x and saved may be gone */
+        column_sums(call, NormTerms{ {}, x, g, saved, n, o->center }, gain, bias, rows, n);
+    else if (backward)
+        column_sums(call, RowTerms<>{ {}, NONE, { g, NULL }, n }, {}, bias, rows, n);
+    rows_by<gckpti_norm_row_warp, gckpti_norm_row_grad_warp>(call, backward, *o);
 }
 
 /* >>exact/channels */
@@ -3852,9 +3600,7 @@ void cells_by(const gckpt_call *call, bool backward)
 
 /* >>exact/delta */
 /* ---- delta_rule: in the forward, a thread for each column of the state of each head; in the
- * backward, a block for the heads that share a key head: a column is a thread's, a row a warp's. */
-enum { DELTA_THREADS = 256 };
-
+ * backward, a warp for the heads that share a key head ---- */
 /* Computes columns of a state and outputs; the position is that of the call, in a capture too. */
 __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const StepParams *params)
 {
@@ -3875,88 +3621,18 @@ __device__ void delta_forward_at(int64_t i, const gckpti_delta_call &run, const 
     }
 }
 
-/* Computes what threads have of a step: the columns of d, and u, w = beta r, x and y. */
-__device__ void delta_thread_gradients(const gckpti_delta_step &s, int64_t j)
+/* Computes the gradients of the heads that share key head `item`, one after the other. */
+__device__ void delta_backward_of(int64_t item, const gckpti_delta_call &run, int64_t floats)
 {
-    const int64_t n = s.values;
-    float *u = s.scratch, *w = u + n, *sum = w + n, *y = sum + n, x = 0.0f;
-    u[j] = s.scale * s.g[j], w[j] = s.beta * s.r[j];
-    for (int64_t i = 0; i < s.keys; i++) {
-        float *d = s.d + i * n + j;
-        *d = gckpti_fma(s.q[i], u[j], *d);
-        x = gckpti_fma(s.k[i], *d, x);
-    }
-    sum[j] = x, y[j] = -s.beta * x;
-    if (s.dv)
-        gckpti_put_product(s.dv + j, x, s.beta, s.add[2]);
-}
-
-/* Computes what warps have of a step: the dots of row i, and the row of d; at the end *total is the
- * row's part of ddecay. */
-__device__ void delta_warp_gradients(const gckpti_delta_step &s, int64_t i, float *total)
-{
-    const int64_t n = s.values;
-    const float *u = s.scratch, *w = u + n, *y = w + 2 * n;
-    float dq = 0.0f, first = 0.0f, second = 0.0f, part = 0.0f;
-    for (int64_t j = threadIdx.x % 32; j < n; j += 32) {
-        float *d = s.d + i * n + j;
-        const float p = gckpti_mul(s.decay, s.from[i * n + j]);
-        dq = gckpti_fma(s.to[i * n + j], u[j], dq);
-        first = gckpti_fma(*d, w[j], first);
-        second = gckpti_fma(p, y[j], second);
-        const float next = gckpti_fma(s.k[i], y[j], *d);
-        part = gckpti_fma(next, p, part);
-        *d = s.decay * next;
-    }
-    dq = warp_sum(dq), first = warp_sum(first), second = warp_sum(second), *total = warp_sum(part);
-    if (s.dq && threadIdx.x % 32 == 0)
-        gckpti_put(s.dq + i, dq, s.add[0]);
-    if (s.dk && threadIdx.x % 32 == 0)
-        gckpti_put(s.dk + i, first, s.add[1]), s.dk[i] += second;
-}
-
-/* Run a step of a head, and its gradients, by a block (gckpti_delta_fn). */
-__device__ void delta_columns(const gckpti_delta_step *s)
-{
-    for (int64_t j = threadIdx.x; j < s->values; j += DELTA_THREADS)
-        gckpti_delta_columns(s, j, 1);
-}
-
-__device__ void delta_gradients(const gckpti_delta_step *s)
-{
-    SHARED(float, totals, [GCKPTI_DELTA_COLUMNS]);
-    const int thread = (int)threadIdx.x;
-    __syncthreads();
-    for (int64_t j = thread; j < s->values; j += DELTA_THREADS)
-        delta_thread_gradients(*s, j);
-    __syncthreads();
-    for (int64_t i = thread / 32; i < s->keys; i += DELTA_THREADS / 32)
-        delta_warp_gradients(*s, i, totals + i);
-    if (s->dbeta && thread < 32) {
-        const float *x = s->scratch + 2 * s->values, *r = s->r;
-        const float dot =
-            lanes_sum(s->values, [&](float all, int64_t j) { return gckpti_fma(x[j], r[j], all); });
-        if (thread == 0)
-            gckpti_put(s->dbeta, dot, s->add[4]);
-    }
-    __syncthreads();
-    float total = 0.0f;
-    for (int64_t i = 0; s->ddecay && thread == 0 && i < s->keys; i++)
-        total += totals[i];
-    if (s->ddecay && thread == 0)
-        gckpti_put(s->ddecay, total, s->add[3]);
-}
-
-__global__ void __launch_bounds__(DELTA_THREADS, 2)
-    delta_backward_kernel(gckpti_delta_call s, int64_t floats)
-{
-    const int64_t row = blockIdx.x / s.o.key_heads, first = blockIdx.x % s.o.key_heads * s.group;
-    float *workspace = s.workspace + blockIdx.x * floats;
-    s.step = delta_columns, s.grads = delta_gradients;
+    gckpti_delta_call s = run;
+    const int64_t row = item / s.o.key_heads, first = item % s.o.key_heads * s.group;
+    float *workspace = s.workspace + item * floats;
+    s.step = gckpti_delta_update_warp, s.grads = gckpti_delta_grads_warp;
     for (int64_t head = first; head < first + s.group; head++) {
-        for (int64_t k = threadIdx.x; k < floats; k += DELTA_THREADS)
+        __syncwarp();
+        for (int64_t k = lane_index(); k < floats; k += 32)
             workspace[k] = 0.0f;
-        __syncthreads();
+        __syncwarp();
         gckpti_delta_backward_steps(&s, row, head, workspace);
     }
 }
@@ -3976,43 +3652,12 @@ void delta_rule_by(const gckpt_call *call, bool backward)
     if (!backward)
         for_each<delta_forward_at, 128>(call, rows * s.o.heads * s.values, s, params_of(call));
     else
-        run<delta_backward_kernel>(call, dim3((unsigned)(rows * s.o.key_heads)), DELTA_THREADS, 0,
-                                   s, gckpti_delta_workspace(&s, 1));
+        for_each_row<delta_backward_of, 32>(call, rows * s.o.key_heads, s,
+                                            gckpti_delta_workspace(&s, 1));
 }
 #endif
 
 /* >>exact/losses */
-/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
- * the factor of the sum so far. */
-__device__ __forceinline__ float online_factor(float top, bool first, float *max)
-{
-    float factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    *max = top;
-    return factor;
-}
-
-/* Takes the next n <= 1024 logits of a row into max and sum, as gckpti_online does, but stores no
- * exponentials. Lanes keep the logits in registers; missing ones are -inf, which adds +0. */
-__device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
-{
-    const int lane = (int)threadIdx.x % 32;
-    float regs[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
-    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32) {
-        regs[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
-        top = regs[k] > top ? regs[k] : top;
-    }
-    const float factor = online_factor(warp_max(top), first, max);
-    const float shift = gckpti_shift(*max);
-    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32)
-        added += gckpti_exp(regs[k] - shift);
-    added = warp_sum(added);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-}
-
 /* Some rows and classes of a loss over classes, such as cross-entropy. */
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
@@ -4048,18 +3693,15 @@ __device__ float weight_of(const Classes &l, int64_t r)
  * row with an ignored target gives -0, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
-    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    const gckpti_class_row row = { max, log_sum, l.soft ? l.soft + r * l.n : NULL };
     const float loss = log_sum - (logit - max);
-    if (!soft && l.target[r] < 0)
+    if (!l.soft && l.target[r] < 0)
         return -0.0f;
-    if (!soft && !(l.smoothing > 0.0f))
+    if (!l.soft && !(l.smoothing > 0.0f))
         return loss;
-    const float sum = lanes_sum(l.n, [&](float all, int64_t i) {
-        const float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
-        return t > 0.0f || t < 0.0f ? gckpti_fma(t, s, all) : all + t;
-    });
-    return soft ? sum
-                : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
+    const float sum = gckpti_surprisal_warp(l.x + r * l.n, l.n, &row);
+    return l.soft ? sum
+                  : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
 }
 
 __device__ void loss_of_row(int64_t r, const Classes &l)
@@ -4072,7 +3714,8 @@ __device__ void loss_of_row(int64_t r, const Classes &l)
         max = state[0], sum = state[1], logit = state[2];
     __syncwarp();
     for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
-        online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max, &sum);
+        gckpti_online_warp(x + j, NULL, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0,
+                           &max, &sum);
     if (target >= 0 && at >= 0 && at < l.n)
         logit = x[at];
     if (l.first + l.n < l.classes) {
@@ -4094,8 +3737,7 @@ __device__ void saved_loss_of_row(int64_t r, const Classes &l)
     const int64_t target = l.target ? l.target[r] : 0;
     const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
     const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
-    if (threadIdx.x % 32 == 0)
-        l.losses[r] = loss;
+    gckpti_store_n_warp(l.losses + r, loss, 1);
 }
 
 /* Computes dx or, if SOFT, dx and dt, of which one may be NULL. Rows that do not count have 0. */
@@ -4117,7 +3759,7 @@ __device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepPar
     const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
     float mass = 1.0f;
     if (SOFT)
-        mass = lanes_sum(l.n, [&](float sum, int64_t i) { return sum + l.soft[begin + i]; });
+        mass = gckpti_sum_from_warp(l.soft + begin, l.n, 0.0f);
     for (int64_t i = first; i < end; i += 32 * AT_ONCE) {
         float x[AT_ONCE];
         for (int k = 0; k < AT_ONCE; k++) /* dx may be x */
@@ -4155,8 +3797,9 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     if (!call->in[2].grad)
         return;
     for_each_row<saved_loss_of_row>(call, l.rows, l);
-    for_each_row<weight_gradient<Plain>>(call, l.rows / l.per_weight, Plain{ l.losses },
-                                         call->in[2], l.per_weight, params_of(call));
+    const gckpti_element_loss sums = { NULL, GCKPTI_LOSS_SUM, l.per_weight, 1, l.losses };
+    for_each_row<weight_gradient<GCKPTI_LOSS_SUM>>(call, l.rows / l.per_weight, sums, call->in[2],
+                                                   params_of(call));
 }
 
 /* >>exact/linear_loss */
@@ -4310,7 +3953,6 @@ struct Attention : Heads {
     int slices;
     float after, times, cap; /* factors after, before the cap */
     gckpti_attn_mask mask;
-    float *dmask;
 };
 
 /* Returns true if a query that is `lag` rows after a key sees it. */
@@ -4612,6 +4254,19 @@ template <bool KEYS, bool BACKWARD, int R, int WIDTH, bool MIXED> struct HeadBlo
     }
 };
 
+/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
+ * the factor of the sum so far. */
+__device__ __forceinline__ float online_factor(float top, bool first, float *max)
+{
+    float factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    *max = top;
+    return factor;
+}
+
 /* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
  * exponentials, and returns the factor for earlier terms. Keys that are not seen have the score
  * -inf, whose exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
@@ -4768,27 +4423,23 @@ __device__ void mask_term(const Attention &a, int64_t head, int64_t i, int64_t j
 }
 
 /* Computes the mask's gradient: a thread has an element, and adds the terms of the scores that it
- * is added to, in the order of gckpti_mask_tile. n: the mask's sizes, 1 or those of the scores. */
-struct MaskAxes {
-    int64_t n[4];
-    int accumulate;
-};
-__global__ void __launch_bounds__(256) mask_gradient_kernel(Attention a, MaskAxes m, int64_t rows)
+ * is added to, in the order of gckpti_mask_tile. */
+__device__ void mask_gradient_at(int64_t e, const Attention &a, const gckpt_arg &mask, int64_t rows)
 {
-    for (EACH(e, m.n[0] * m.n[1] * m.n[2] * m.n[3])) {
-        const int64_t at[4] = { e / m.n[3] / m.n[2] / m.n[1], e / m.n[3] / m.n[2] % m.n[1],
-                                e / m.n[3] % m.n[2], e % m.n[3] };
-        const int64_t end_i = m.n[2] > 1 ? at[2] + 1 : a.t, end_j = m.n[3] > 1 ? at[3] + 1 : a.s;
-        float sum = m.accumulate ? a.dmask[e] : 0.0f;
-        for (int64_t b = at[0]; b < rows; b += m.n[0])
-            for (int64_t h = at[1]; h < a.heads; h += m.n[1])
-                for (int64_t i0 = at[2]; i0 < end_i; i0 += TILE)
-                    for (int64_t j0 = at[3]; j0 < end_j; j0 += TILE)
-                        for (int64_t i = i0; i < gckpti_min(i0 + TILE, end_i); i++)
-                            for (int64_t j = j0; j < gckpti_min(j0 + TILE, end_j); j++)
-                                mask_term(a, b * a.heads + h, i, j, a.mask.x[e], &sum);
-        a.dmask[e] = sum;
-    }
+    int64_t n[4] = { 1, 1, 1, 1 }; /* sizes of the mask, 1 or those of the scores */
+    for (int k = 1; k <= mask.shape.n; k++)
+        n[4 - k] = mask.shape.d[mask.shape.n - k];
+    const int64_t first_i = e / n[3] % n[2], end_i = n[2] > 1 ? first_i + 1 : a.t;
+    const int64_t first_j = e % n[3], end_j = n[3] > 1 ? first_j + 1 : a.s;
+    float sum = mask.accumulate ? mask.grad[e] : 0.0f;
+    for (int64_t b = e / n[3] / n[2] / n[1]; b < rows; b += n[0])
+        for (int64_t h = e / n[3] / n[2] % n[1]; h < a.heads; h += n[1])
+            for (int64_t i0 = first_i; i0 < end_i; i0 += TILE)
+                for (int64_t j0 = first_j; j0 < end_j; j0 += TILE)
+                    for (int64_t i = i0; i < gckpti_min(i0 + TILE, end_i); i++)
+                        for (int64_t j = j0; j < gckpti_min(j0 + TILE, end_j); j++)
+                            mask_term(a, b * a.heads + h, i, j, a.mask.x[e], &sum);
+    mask.grad[e] = sum;
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
@@ -4816,15 +4467,6 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-void mask_gradient(const gckpt_call *call, const Attention &a)
-{
-    const gckpt_arg &mask = call->in[3];
-    MaskAxes m = { { 1, 1, 1, 1 }, mask.accumulate };
-    for (int k = 1; k <= mask.shape.n; k++)
-        m.n[4 - k] = mask.shape.d[mask.shape.n - k];
-    run_each<mask_gradient_kernel>(call, gckpti_elements(&mask.shape), a, m, call->shape.d[0]);
-}
-
 void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -4835,7 +4477,7 @@ void attention_by(const gckpt_call *call, bool)
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
-    a.mask = h.mask, a.dmask = a.g && a.mask.x ? call->in[3].grad : NULL;
+    a.mask = h.mask;
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.g)
@@ -4850,8 +4492,9 @@ void attention_by(const gckpt_call *call, bool)
                    : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
-    if (a.dmask)
-        mask_gradient(call, a);
+    const gckpt_arg &mask = call->in[3];
+    if (a.g && a.mask.x && mask.grad)
+        for_each<mask_gradient_at>(call, gckpti_elements(&mask.shape), a, mask, call->shape.d[0]);
 }
 
 void masked_attention_by(const gckpt_call *call, bool backward)
@@ -6696,6 +6339,96 @@ gckpt_result add_workspace(gckpt_call *call)
 
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- */
+struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may be empty */
+    int center;
+    int64_t n; /* elements of a row */
+    Values x, gain, bias, g;
+    float *saved;
+    bool aligned; /* rows begin at multiples of 16 bytes */
+};
+
+Norm norm_of(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const gckpt_arg *in = call->in;
+    Norm s = { o->center, gckpti_last(&call->shape), value_of(in[0]) };
+    s.gain = o->gain ? value_of(in[o->gain]) : NONE;
+    s.bias = o->bias ? value_of(in[o->bias]) : NONE;
+    s.g = grad_out_of(call), s.saved = (float *)call->saved;
+    s.aligned = s.n % 8 == 0 && aligned(s.x, s.g, out_of(call), grad_of(in[0]));
+    return s;
+}
+
+enum { AT_ONCE = 8 }; /* adjacent elements that a lane has */
+
+/* Returns the sum over a row by a warp: f(sum, x) returns the sum with x. */
+template <class F> __device__ __forceinline__ float norm_sum(const Norm &s, int64_t r, F f)
+{
+    float sum = 0.0f, x[AT_ONCE];
+    for (int64_t i = threadIdx.x % 32 * AT_ONCE; i < s.n; i += 32 * AT_ONCE) {
+        read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, x);
+        UNROLLED(k, AT_ONCE) sum = i + k < s.n ? f(sum, x[k]) : sum;
+    }
+    return warp_sum(sum);
+}
+
+/* The mean is uncorrected: x has 8 bits. */
+__device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results &out)
+{
+    const int lane = (int)threadIdx.x % 32;
+    Normed o = {};
+    if (s.center) {
+        o.c = value_at(s.x, r * s.n);
+        o.c += norm_sum(s, r, [&](float sum, float x) { return sum + (x - o.c); }) / (float)s.n;
+    }
+    const float squares = norm_sum(
+        s, r, [&](float sum, float x) { return gckpti_fma(x - o.c, x - o.c, sum); });
+    o.rstd = gckpti_rsqrt(squares / (float)s.n + epsilon);
+    for (int64_t i = lane * AT_ONCE; wanted(out) && i < s.n; i += 32 * AT_ONCE) {
+        float x[AT_ONCE], gain[AT_ONCE], bias[AT_ONCE];
+        read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, x);
+        read_vec<AT_ONCE>(s.gain, i, s.n - i, false, gain);
+        read_vec<AT_ONCE>(s.bias, i, s.n - i, false, bias);
+        UNROLLED(k, AT_ONCE) x[k] = norm_out(x[k] - o.c, o.rstd, wanted(s.gain) ? gain : NULL,
+                                       wanted(s.bias) ? bias : NULL, k);
+        write_vec<AT_ONCE>(out, r * s.n + i, s.n - i, s.aligned, x);
+    }
+    if (s.saved && s.center && lane < 3)
+        s.saved[3 * r + lane] = lane == 0 ? o.c : lane == 1 ? o.mean : o.rstd;
+    if (s.saved && !s.center && lane == 0)
+        s.saved[r] = o.rstd;
+}
+
+__device__ void norm_gradient_of_row(int64_t r, const Norm &s, const Results &dx, int accumulate)
+{
+    const Normed o = normed(s.saved, r, s.center);
+    float h[AT_ONCE], u[AT_ONCE]; /* h: normalised x; u: g gain */
+    float gain[AT_ONCE], a = 0.0f, b = 0.0f;
+    const auto read = [&](int64_t i) {
+        read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, h);
+        read_vec<AT_ONCE>(s.g, r * s.n + i, s.n - i, s.aligned, u);
+        read_vec<AT_ONCE>(s.gain, i, s.n - i, false, gain);
+        UNROLLED(k, AT_ONCE) h[k] = o.normalised(h[k]);
+        UNROLLED(k, AT_ONCE) u[k] = wanted(s.gain) ? gckpti_mul(u[k], gain[k]) : u[k];
+    };
+    for (int64_t i = threadIdx.x % 32 * AT_ONCE; i < s.n; i += 32 * AT_ONCE) {
+        read(i);
+        UNROLLED(k, AT_ONCE) if (i + k < s.n)
+            a += u[k], b = gckpti_fma(u[k], h[k], b);
+    }
+    a = s.center ? warp_sum(a) / (float)s.n : 0.0f;
+    b = warp_sum(b) / (float)s.n;
+    for (int64_t i = threadIdx.x % 32 * AT_ONCE; i < s.n; i += 32 * AT_ONCE) {
+        float d[AT_ONCE] = {};
+        read(i);
+        if (accumulate)
+            read_vec<AT_ONCE>(dx, r * s.n + i, s.n - i, s.aligned, d);
+        UNROLLED(k, AT_ONCE)
+            gckpti_put_product(&d[k], o.rstd, gckpti_fma(-h[k], b, u[k] - a), accumulate);
+        write_vec<AT_ONCE>(dx, r * s.n + i, s.n - i, s.aligned, d);
+    }
+}
+
 /* A block has TOKENS rows at a time, which stay in caches while they are read twice: for columns'
  * sums, i.e. gradients of bias and gain (four columns a thread), and for dx (a row a warp). */
 __global__ void __launch_bounds__(32 * TOKENS, 2)
@@ -6718,7 +6451,7 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
                 write_vec<4>({ gh_sums, NULL }, group * n + j, each, each == 4, gh);
         }
         if (r < rows && wanted(dx))
-            norm_gradient_of_row<8>(r, s, dx, accumulate);
+            norm_gradient_of_row(r, s, dx, accumulate);
     }
 }
 
@@ -6728,7 +6461,7 @@ void layernorm_by(const gckpt_call *original, bool backward)
     const Norm s = norm_of(original);
     const int64_t n = s.n, rows = gckpti_rows(&original->shape);
     if (!backward)
-        return for_each_row<norm_row<8>>(original, rows, s, gckpti_norm_epsilon(o),
+        return for_each_row<norm_row>(original, rows, s, gckpti_norm_epsilon(o),
                                          out_of(original));
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
     Workspace workspace = { (char *)call->workspace, 0 };
@@ -6819,7 +6552,8 @@ const OpKernels EXACT_OPS[] = {
     OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
 #endif
 #ifndef GCKPT_NO_IMAGES
-    OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
+    OP_AS(upsample, windows_by<UPSAMPLE>) OP_AS(max_pool, windows_by<MAX_POOL>)
+    OP_WORDS(average_pool, no, windows_by<AVERAGE_POOL>)
     OP_WORDS(conv2d, no, conv2d_by)
     OP_WORDS(groupnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
