@@ -1,11 +1,9 @@
 /* ---- linear_cross_entropy: logits (rows,V) = x w' ---- LOSS_CLASSES classes of a block of rows at
- * a time, all by the same kernel, which makes of each row's 64 classes a maximum and a sum.
- *
- * As built, the forward stores no logits, and the backward computes a chunk of them again. In the
- * lowering (linear_loss/plan.c) the forward only counts rows, and the backward computes loss and
- * gradients of a block of rows, whose logits it computes once and stores. Stored logits are f32, so
- * that all bits are the same in both. They become their gradients in place, as bf16, operands of
- * the products dx and dw. */
+ * a time. As built, the forward stores no logits, and the backward computes them again. In the
+ * lowering (linear_loss/plan.c) the forward only counts rows; the backward computes all logits of a
+ * block once and stores them, then the losses, then the gradients. Bits are equal, as one kernel
+ * computes all logits and stores them as f32. Then they become their gradients in place, as bf16:
+ * an operand of the products dx and dw. */
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
 /* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
@@ -14,6 +12,7 @@ __device__ void merge_loss_row(int64_t r, const Loss &l, int groups, float *save
 {
     RowLoss *state = l.state;
     float max = l.first ? state[r].max : -INFINITY, sum = l.first ? state[r].sum : 0.0f;
+#pragma unroll 8
     for (int k = 0; k < groups; k++) {
         const float *part = l.parts + 2 * (k * rows + r);
         float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
@@ -120,15 +119,15 @@ struct LossBlock {
     float *saved;
     Matrix<uint16_t> x;
 
+    Loss loss(int64_t first) const
+    {
+        return { call->in[2].index + row, (int)first, r.parts, r.state };
+    }
     Matrix<uint16_t> weights(int64_t first, int64_t n) const
     {
         if (r.some)
             narrow(call, call->in[1].data + first * s.c, r.some, n * s.c);
         return matrix(r.some ? r.some : r.w + first * s.c, s.c);
-    }
-    Loss loss(int64_t first) const
-    {
-        return { call->in[2].index + row, (int)first, r.parts, r.state };
     }
     /* Computes logits, and maxima and sums of 64 classes. Stores the logits unless `to` is NULL. */
     void logits(const Matrix<uint16_t> &some, int64_t first, int64_t n, float *to) const
@@ -137,55 +136,47 @@ struct LossBlock {
         p.loss = loss(first), p.c_row = (int)s.row, p.aligned = true;
         run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
     }
+    void losses(void) const /* in the lowering, also stores the logits */
+    {
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            logits(weights(first, n), first, n, s.once ? r.logits + first : NULL);
+            for_each<merge_loss_row, 64>(call, rows, loss(first), (int)((n + 127) / 128 * 2), saved,
+                                         r.losses, rows, first + n == s.v);
+        }
+        add_losses(call, r.losses, call->in[2].index + row, rows, 1);
+    }
+    void gradients(const StepParams *params) const
+    {
+        const gckpt_arg *in = &call->in[0], *w = &call->in[1];
+        const int64_t at = row * s.c, size = rows * s.c;
+        float *dx = in->grad_bf16 ? r.dx : in->grad ? in->grad + at : NULL;
+        if (in->grad_bf16 && in->accumulate)
+            widen(call, in->grad_bf16 + at, dx, size);
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            float *z = r.logits + (s.once ? first : 0);
+            const Matrix<uint16_t> some = weights(first, n);
+            const Matrix<uint16_t> d = matrix((const uint16_t *)(void *)z, 2 * s.row);
+            if (!s.once)
+                logits(some, first, n, z);
+            run<logit_gradients_kernel>(call, dim3((unsigned)rows), 32 * (unsigned)((n + 255) / 256),
+                                        0, z, s.row, n, loss(first), saved, params);
+            if (dx)
+                mma_product(call,
+                            mma_of(rows, s.c, n, d, some, NONE, in->accumulate || first > 0,
+                                   { dx, NULL }),
+                            1, 0);
+            if (w->grad)
+                mma_product(call,
+                            mma_of(n, s.c, rows, d, x, NONE, w->accumulate || row > 0,
+                                   { w->grad + first * s.c, NULL }),
+                            0, 0);
+        }
+        if (in->grad_bf16)
+            narrow(call, dx, in->grad_bf16 + at, size);
+    }
 };
-
-/* Computes the losses of a block; in the lowering, stores its logits. */
-void losses_of_block(const LossBlock &b)
-{
-    const gckpt_call *call = b.call;
-    const LossSizes &s = b.s;
-    for (int64_t first = 0, n; first < s.v; first += n) {
-        n = gckpti_min(s.v - first, s.chunk);
-        b.logits(b.weights(first, n), first, n, s.once ? b.r.logits + first : NULL);
-        for_each<merge_loss_row, 64>(call, b.rows, b.loss(first), (int)((n + 127) / 128 * 2),
-                                     b.saved, b.r.losses, b.rows, first + n == s.v);
-    }
-    add_losses(call, b.r.losses, call->in[2].index + b.row, b.rows, 1);
-}
-
-/* Computes dx and dw of a block; its logits are stored in the lowering. */
-void loss_gradients_of_block(const LossBlock &b, const StepParams *params)
-{
-    const gckpt_call *call = b.call;
-    const LossSizes &s = b.s;
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    const int64_t at = b.row * s.c, size = b.rows * s.c;
-    float *dx = x->grad_bf16 ? b.r.dx : x->grad ? x->grad + at : NULL;
-    if (x->grad_bf16 && x->accumulate)
-        widen(call, x->grad_bf16 + at, dx, size);
-    for (int64_t first = 0, n; first < s.v; first += n) {
-        n = gckpti_min(s.v - first, s.chunk);
-        float *logits = b.r.logits + (s.once ? first : 0);
-        const Matrix<uint16_t> some = b.weights(first, n);
-        const Matrix<uint16_t> d = matrix((const uint16_t *)(void *)logits, 2 * s.row);
-        if (!s.once)
-            b.logits(some, first, n, logits);
-        run<logit_gradients_kernel>(call, dim3((unsigned)b.rows), (unsigned)((n + 255) / 256 * 32),
-                                    0, logits, s.row, n, b.loss(first), b.saved, params);
-        if (dx)
-            mma_product(call,
-                        mma_of(b.rows, s.c, n, d, some, NONE, x->accumulate || first > 0,
-                               { dx, NULL }),
-                        1, 0);
-        if (w->grad)
-            mma_product(call,
-                        mma_of(n, s.c, b.rows, d, b.x, NONE, w->accumulate || b.row > 0,
-                               { w->grad + first * s.c, NULL }),
-                        0, 0);
-    }
-    if (x->grad_bf16)
-        narrow(call, dx, x->grad_bf16 + at, size);
-}
 
 void linear_cross_entropy_by(const gckpt_call *original, bool backward)
 {
@@ -205,9 +196,9 @@ void linear_cross_entropy_by(const gckpt_call *original, bool backward)
         const LossBlock b = { call, s, r, row, gckpti_min(s.rows - row, s.block), saved,
                               matrix(r.x + row * s.c, s.c) };
         if (s.once || !backward)
-            losses_of_block(b);
+            b.losses();
         if (backward)
-            loss_gradients_of_block(b, params);
+            b.gradients(params);
     }
 }
 
