@@ -41,12 +41,12 @@ NVCC = nvcc
 # Compute capabilities to compile for, if nvcc knows them (CUDA_ARCHS), and PTX of the first one, which any other device
 # compiles at its first run. That takes minutes.
 CUDA_WANTED = 80 90 100 120
-CUDA_ARCHS = $(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=compute_%),$(shell $(NVCC) --list-gpu-arch)))
+CUDA_ARCHS = $(patsubst 90,90a,$(patsubst compute_%,%,$(filter $(CUDA_WANTED:%=compute_%),$(shell $(NVCC) --list-gpu-arch))))
 CUDA_CODE = $(foreach a,$(or $(CUDA_ARCHS),$(error nvcc knows none of $(CUDA_WANTED): choose with CUDA_ARCHS=..)),-gencode arch=compute_$(a),code=sm_$(a)) \
     -gencode arch=compute_$(firstword $(CUDA_ARCHS)),code=compute_$(firstword $(CUDA_ARCHS))
 CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
-COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
+COMPILE_SHIM = $(CXX) -std=c++17 -Wno-psabi $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
@@ -605,7 +605,7 @@ build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shi
 	$(COMPILE_SHIM) -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
 # Counts the kernel launches of a step and runs none of them.
 build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
-	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
+	$(CXX) -std=c++17 -O1 -Wno-psabi -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/overlap build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/nets build/predict build/small_models build/stack build/storage build/threads

@@ -1,6 +1,6 @@
 /* gradckpt_cuda.cu - a CUDA device as a backend of gradckpt.h.  MIT licence.
  *
- *     nvcc -O3 -std=c++17 -fmad=false -arch=sm_90 -c gradckpt_cuda.cu
+ *     nvcc -O3 -std=c++17 -fmad=false -arch=native -c gradckpt_cuda.cu
  *
  * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
  * else is needed but CUDA 12 or newer. Then
@@ -20,6 +20,7 @@
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
 #endif
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
+#include <cuda.h> /* types of tensor maps; libcuda is not linked */
 #include <cuda_runtime.h>
 /* Launches a kernel and returns this launch's own error, unlike <<< >>> and cudaGetLastError. */
 template <class... P, class... A>
@@ -49,6 +50,7 @@ cudaError_t gckpti_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 #define GCKPT_STATIC
 #define GCKPT_NO_FAST
 #define GCKPT_NO_STDIO

@@ -13,8 +13,8 @@
 #include "util.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"
+#include "opening.h"
 #include <sys/wait.h>
-#include <unistd.h>
 #endif
 
 static const gckpt_backend *gpu;
@@ -953,8 +953,10 @@ static void test_folded(void)
         CHECK_MSG(by.hash == wait.hash, "pair %d: fused, other bits", i);
         CHECK_MSG(by.hash == recorded.hash, "pair %d: captured, other bits", i);
 #ifdef GCKPT_CUDA_SHIM
+        /* by wgmma, dw runs before the next product, and no longer reads x */
+        const int wgmma = z[1] % 8 == 0 && z[2] % 8 == 0;
         CHECK_MSG(by.launches ==
-                      wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && by.next != DERIVATIVE)),
+                      wait.launches - (by.place <= IN_PLACE || (by.place == OVER_X && (wgmma || by.next != DERIVATIVE))),
                   "pair %d: %ld launches, unfused %ld", i, by.launches, wait.launches);
 #endif
         fill.between = FILL;
@@ -969,8 +971,8 @@ static void test_folded(void)
 }
 
 #ifdef GCKPT_CUDA_SHIM
-/* If a multiprocessor has 100 KiB of shared memory, large tiles have three stages, and the operand of a fused op is read
- * from the device's memory. The bits are the same. */
+/* Of mma.sync, if a multiprocessor has 100 KiB of shared memory, large tiles have three stages, and the operand of a
+ * fused op is read from the device's memory. The bits are the same. */
 static void test_less_shared(void)
 {
     static const int64_t sizes[][3] = { { 250, 40, 120 }, { 200, 8, 250 }, { 256, 96, 128 } };
@@ -993,6 +995,87 @@ static void test_less_shared(void)
     }
     aside = 0;
     cuda_shim.multiprocessors = many;
+}
+
+/* Tests products by wgmma in all layouts of operands. Their rows, columns and terms fill no tile. Five multiprocessors
+ * share the terms of dw, whose tiles are small or large. */
+static void test_wgmma_products(void)
+{
+    static const int64_t sizes[][3] = { { 70, 72, 200 }, { 150, 136, 264 }, { 130, 256, 384 } };
+    const unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD;
+    const int many = cuda_shim.multiprocessors;
+    const long mmas = cuda_shim.mmas;
+    cuda_shim.multiprocessors = 5;
+    for (int i = 0; i < 3; i++)
+        for (int transposed = 0; transposed < 2 && i + transposed < 3; transposed++)
+            test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], transposed, 1,
+                           i ? keeps : keeps | 2 | 1 << (GRAD + 1), i ? 2 : 1);
+    CHECK(cuda_shim.mmas == mmas && cuda_shim.wgmmas > 0);
+    cuda_shim.multiprocessors = many;
+}
+
+/* Sums of dw that one block hands on to another have the bits of a sum by one block, also in a captured micro-batch. */
+static void test_handed_on(void)
+{
+    static const int64_t sizes[][3] = { { 136, 136, 200 }, { 130, 256, 384 } };
+    const int many = cuda_shim.multiprocessors;
+    for (int i = 0; i < 2; i++) {
+        chain want = { .m = sizes[i][0], .k = sizes[i][1], .n = sizes[i][2], .next = DERIVATIVE };
+        run_chain(&want);
+        for (int sms = 2; sms < 6; sms++) {
+            chain o = want;
+            cuda_shim.multiprocessors = sms;
+            o.between = sms % 2 ? CAPTURED : NEXT;
+            run_chain(&o);
+            CHECK_MSG(o.hash == want.hash, "%d multiprocessors: other bits", sms);
+        }
+        cuda_shim.multiprocessors = many;
+    }
+}
+
+/* Tests the products of a device that uses mma.sync. */
+static void test_mma_sync(void)
+{
+    const int many = cuda_shim.multiprocessors;
+    test_linear(0);
+    test_loss();
+    cuda_shim.multiprocessors = 1;
+    test_linear(1);
+    cuda_shim.multiprocessors = many;
+    test_less_shared();
+}
+
+/* Whether wgmma or mma.sync computes a product depends on its alignment, never on its number of tokens. Devices without
+ * sm_90a, programs that were not compiled for it, and devices whose wgmma is wrong use mma.sync. */
+static void test_choice(void)
+{
+    const gckpt_backend *own = gpu;
+    char text[256];
+    for (int way = 0; way < 6; way++) {
+        if (way > 2) {
+            cuda_shim.capability = way == 3 ? 80 : 90;
+            cuda_shim.sm_90a = way == 3 ? 1 : way == 4 ? 0 : 2;
+            open_printing(way - 2, &gpu, text);
+            CHECK_MSG(way == 3   ? !text[0]
+                      : way == 4 ? strstr(text, "nvcc -arch=sm_90a") != NULL
+                                 : strstr(text, "wgmma gave wrong results") != NULL,
+                      "%d: %s", way, text);
+            cuda_shim.capability = 90;
+            cuda_shim.sm_90a = 1;
+        }
+        for (int64_t m = 1; m < 300; m = 3 * m + 7) {
+            const long mmas = cuda_shim.mmas, wgmmas = cuda_shim.wgmmas;
+            const int64_t k = way == 1 ? 20 : 24;
+            aside = way == 2 ? 4 : 0;
+            test_linear_of(m, k, k + 8, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
+            CHECK_MSG((cuda_shim.mmas == mmas) == (way == 0) && (cuda_shim.wgmmas == wgmmas) == (way > 0),
+                      "way %d, %d tokens", way, (int)m);
+        }
+        aside = 0;
+        if (way == 3)
+            test_mma_sync();
+    }
+    gpu = own;
 }
 #endif
 
@@ -1295,8 +1378,10 @@ int main(void)
     test_folded();
     test_border();
 #ifdef GCKPT_CUDA_SHIM
-    test_less_shared();
     test_late_failure();
+    test_wgmma_products();
+    test_handed_on();
+    test_choice();
 #endif
     test_limits();
     test_training();

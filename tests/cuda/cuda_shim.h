@@ -19,19 +19,19 @@
  *
  * The shim ends the process with a message at these mistakes, some of which a device ignores: threads
  * that wait for threads that have exited or wait elsewhere, masks with lanes that do not exist, kernel
- * arguments that point to host memory, freed memory or another device's memory, and accesses past the end
- * of an allocation. Memory is NaN (all bits set) until it is written. A race shows as results that differ
+ * arguments that point to host memory, freed memory or another device's memory, accesses past the end of
+ * an allocation, and waits for loads that never complete. Memory is NaN (all bits set) until it is written. A race shows as results that differ
  * between schedules, or between eager and lazy streams. With -fsanitize=address,undefined the shim also
  * finds misaligned vectors, and accesses outside of shared variables or within the last 256 bytes of an
  * allocation.
  *
  * The shim cannot find: host pointers inside of structs, missing fences and volatile (memory is in
- * program order), blocks or threads that wait for each other by polling (the shim hangs), register and
- * occupancy limits. It does not give the bits of tensor cores and of approximate functions, and says
+ * program order), threads that wait for each other by polling (the shim hangs), register and occupancy
+ * limits. It does not give the bits of tensor cores and of approximate functions, and says
  * nothing about time.
  *
- * Sections: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>dump
- * >>runtime */
+ * Sections: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>wgmma >>memory >>streams >>launch
+ * >>dump >>runtime */
 #ifndef TESTS_CUDA_SHIM_H
 #define TESTS_CUDA_SHIM_H
 
@@ -64,12 +64,14 @@ typedef struct {
     unsigned long device_bytes; /* memory of each device, in bytes */
     int multiprocessors;
     int capability;                  /* compute capability: 90 is 9.0 */
+    int sm_90a; /* nonzero if kernels have code for sm_90a, whose wgmma adds wrongly if this is 2 */
     unsigned long shared_bytes;      /* shared memory of a multiprocessor */
     unsigned long graph_bytes;       /* device memory that an executable graph takes */
     /* Counters. `launches` and `copies` count kernels and copies when they run, replays included;
      * `copies_out` counts copies to the host a second time; `waits` counts calls that wait; `switches`
      * counts changes of fibers. */
     long mallocs, launches, copies, copies_out, waits, switches, float_atomics;
+    long mmas, wgmmas;           /* instructions of a warp */
     unsigned long dynamic_bytes; /* dynamic shared memory of the launch that had most */
     /* numbers of objects that exist and are not freed */
     long live_device, live_pinned, live_streams, live_events, live_graphs;
@@ -143,6 +145,7 @@ inline cuda_shim_settings first_settings(void)
     s.device_bytes = (unsigned long)from_environment("CUDA_SHIM_BYTES", 1l << 30);
     s.multiprocessors = 132;
     s.capability = 90;
+    s.sm_90a = 1;
     s.shared_bytes = 228 << 10;
     s.graph_bytes = 64 << 10;
     return s;
@@ -181,6 +184,14 @@ CUDA_SHIM_VECTOR(int, int)
 CUDA_SHIM_VECTOR(uint, unsigned)
 #undef CUDA_SHIM_VECTOR
 
+/* A tensor map of <cuda.h>, whose content is the shim's own: the first axis is contiguous. */
+struct CUtensorMap {
+    alignas(64) char *base;
+    uint64_t size[4];   /* elements of 2 bytes along each axis */
+    uint64_t stride[4]; /* bytes from index to index of an axis */
+    uint32_t box[4];
+};
+
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 enum { warpSize = 32 };
@@ -204,6 +215,35 @@ struct async_copy {
     unsigned group;
 };
 
+/* A box of a tensor that TMA loads into shared memory at `to`. */
+struct tma_load {
+    char *to;
+    CUtensorMap map;
+    int at[4];
+};
+
+/* A phase of an mbarrier is complete when `left` is 0 and all expected bytes are coming. The loads arrive
+ * when a thread waits for it. */
+struct mbarrier {
+    int arrivals, left;    /* of a phase; those to come */
+    long expected, coming; /* bytes */
+    unsigned phase;        /* number of complete phases */
+    bool fenced;
+    std::vector<tma_load> loads;
+    std::vector<int> waiting; /* threads */
+};
+
+/* A wgmma that has not been waited for. a and b are descriptors, `registers` the operand a if it is not in
+ * shared memory. */
+struct wgmma {
+    float *c;
+    int n; /* columns */
+    bool in_registers, a_along, b_along;
+    uint64_t a, b;
+    uint32_t registers[4];
+    unsigned group;
+};
+
 struct thread {
     fiber *on;
     uint3 index;
@@ -213,11 +253,15 @@ struct thread {
     void *data;
     unsigned groups; /* number of cp.async groups that the thread has committed */
     std::vector<async_copy> copies;
+    unsigned wgmma_groups; /* number of wgmma groups that the thread has committed */
+    bool wgmma_fenced;     /* since its last wait */
+    std::vector<wgmma> products;
 };
 
 /* State of a warp, as masks with a bit for each lane. */
 struct warp {
-    unsigned all, ready, fresh, waiting, done; /* fresh: ready, but not started yet */
+    /* fresh: ready, but not started yet; parked: waiting for an mbarrier */
+    unsigned all, ready, fresh, waiting, done, parked;
 };
 
 /* The state of the block that runs. Only one host thread at a time uses it; section >>streams has the
@@ -239,6 +283,7 @@ struct machine {
     unsigned long block; /* a number that no other block has */
     char *shared;
     size_t shared_used, static_bytes, dynamic_bytes;
+    std::map<uint64_t *, mbarrier> barriers; /* of the block, by address */
 };
 /* Never freed, since fibers and device memory may be used until the process ends. */
 inline machine &m = *new machine();
@@ -263,10 +308,13 @@ inline unsigned draw(unsigned below)
     fputc('\n', stderr);
     int shown = 0;
     for (int i = 0; i < m.count && shown < 8; i++) {
-        if (!(m.warp_of[i / LANES].waiting >> i % LANES & 1))
+        const warp &w = m.warp_of[i / LANES];
+        if (!((w.waiting | w.parked) >> i % LANES & 1))
             continue;
         const thread &t = m.threads[i];
-        if (t.op)
+        if (w.parked >> i % LANES & 1)
+            fprintf(stderr, "  thread %d waits for an mbarrier, line %d\n", i, t.line);
+        else if (t.op)
             fprintf(stderr, "  thread %d waits for its warp, mask %08x, line %d\n", i, t.mask,
                     t.line);
         else
@@ -377,6 +425,8 @@ inline void fiber_main(void)
         m.body(m.arguments);
         thread &t = m.threads[m.current];
         fiber *self = t.on;
+        if (!t.products.empty())
+            fail("ends with a wgmma for which it has not waited");
         t.copies.clear();
         m.warp_of[m.current / LANES].done |= 1u << m.current % LANES;
         m.left--;
@@ -445,8 +495,11 @@ inline void run_block(void)
     for (int w = 0; w < m.warps; w++) {
         int lanes = m.count - w * LANES;
         unsigned all = lanes >= LANES ? ~0u : (1u << lanes) - 1;
-        m.warp_of[w] = { all, all, all, 0, 0 };
+        m.warp_of[w] = { all, all, all, 0, 0, 0 };
     }
+    for (int i = 0; i < m.count; i++)
+        m.threads[i].wgmma_fenced = false;
+    m.barriers.clear();
     m.left = m.count;
     m.arrived = 0;
     m.block++;
@@ -479,7 +532,14 @@ inline void block_barrier(int line)
 
 /* >>shared: shared memory of a block, NaN until written, with gaps that AddressSanitizer guards --- */
 
-enum { SHARED_STATIC = 48 << 10, SHARED_MOST = 227 << 10, SHARED_BYTES = 512 << 10, FENCE = 128 };
+/* Dynamic memory begins at DYNAMIC, since a device only promises a multiple of 16. */
+enum {
+    SHARED_STATIC = 48 << 10,
+    SHARED_MOST = 227 << 10,
+    SHARED_BYTES = 512 << 10,
+    FENCE = 128,
+    DYNAMIC = 16
+};
 
 /* Offset of a SHARED variable in shared memory, and the number of the block for which the offset is
  * valid. */
@@ -528,7 +588,8 @@ inline void shared_reset(size_t dynamic)
     ASAN_POISON_MEMORY_REGION(m.shared, m.shared_used);
     m.shared_used = m.static_bytes = 0;
     m.dynamic_bytes = dynamic;
-    shared_take(dynamic);
+    shared_take(DYNAMIC + dynamic);
+    ASAN_POISON_MEMORY_REGION(m.shared, DYNAMIC);
 }
 
 inline bool is_shared(const void *p, size_t bytes)
@@ -541,7 +602,7 @@ inline bool is_shared(const void *p, size_t bytes)
     typedef type name##_shared dims;                                                               \
     static shim::slot name##_slot;                                                                 \
     name##_shared &name = shim::shared<name##_shared>(name##_slot)
-#define DYNAMIC_SHARED(type, name) type *name = (type *)(void *)shim::m.shared
+#define DYNAMIC_SHARED(type, name) type *name = (type *)(void *)(shim::m.shared + shim::DYNAMIC)
 
 /* >>warp: functions that all lanes of a mask call together --------------------------------------- */
 
@@ -817,6 +878,7 @@ inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]
                             int line = __builtin_LINE())
 {
     shim::mma mine = { d, a, b };
+    cuda_shim.mmas += shim::m.current % shim::LANES == 0;
     shim::together(~0u, mine, shim::op_mma, line);
 }
 /* ldmatrix.sync.aligned.m8n8.x4.shared.b16 */
@@ -858,6 +920,299 @@ template <int N> inline void gckpti_cp_async_wait(void)
         memcpy(copy.to, copy.from, copy.valid);
     }
     t.copies.resize(kept);
+}
+
+/* >>wgmma: mbarriers, TMA and wgmma of sm_90a; polling for other blocks ----------------------------- */
+
+namespace shim
+{
+inline uint32_t shared_address(const void *p)
+{
+    if (!is_shared(p, 1))
+        fail("%p is not in shared memory", p);
+    return (uint32_t)((const char *)p - m.shared);
+}
+/* TMA and wgmma exchange the 16-byte chunks of each 128 bytes, by the number of these 128 bytes modulo 8. */
+inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 3 & 0x70); }
+
+inline mbarrier &barrier_at(uint64_t *bar)
+{
+    auto found = m.barriers.find(bar);
+    if (found == m.barriers.end())
+        fail("%p is not an mbarrier that was initialised", (void *)bar);
+    return found->second;
+}
+
+/* Lets threads that wait at b look at it again. */
+inline void wake(mbarrier &b)
+{
+    if (!b.left && b.coming > b.expected)
+        fail("an mbarrier expects %ld bytes, but %ld are loaded", b.expected, b.coming);
+    for (int i : b.waiting) {
+        m.warp_of[i / LANES].parked &= ~(1u << i % LANES);
+        m.warp_of[i / LANES].ready |= 1u << i % LANES;
+    }
+    b.waiting.clear();
+}
+
+inline size_t box_bytes(const CUtensorMap &map)
+{
+    return (size_t)2 * map.box[0] * map.box[1] * map.box[2] * map.box[3];
+}
+
+/* Stores a box. Elements outside of the tensor are 0. */
+inline void land(const tma_load &l)
+{
+    const CUtensorMap &map = l.map;
+    uint32_t to = shared_address(l.to);
+    memset(l.to, 0, box_bytes(map));
+    for (uint32_t line = 0; line < map.box[1] * map.box[2] * map.box[3]; line++, to += 128) {
+        const int64_t at[4] = { l.at[0], (int64_t)l.at[1] + line % map.box[1],
+                                (int64_t)l.at[2] + line / map.box[1] % map.box[2],
+                                (int64_t)l.at[3] + line / map.box[1] / map.box[2] };
+        const char *from = map.base + at[0] * 2;
+        bool there = true;
+        for (int i = 1; i < 4; i++) {
+            there = there && at[i] >= 0 && (uint64_t)at[i] < map.size[i];
+            from += at[i] * (int64_t)map.stride[i];
+        }
+        for (uint32_t e = 0; there && e < map.box[0]; e++)
+            if (at[0] + e >= 0 && (uint64_t)(at[0] + e) < map.size[0])
+                memcpy(m.shared + swizzled(to + 2 * e), from + 2 * e, 2);
+    }
+}
+
+inline void load_box(void *to, const CUtensorMap &map, int x, int y, int z, int w, uint64_t *bar)
+{
+    mbarrier &b = barrier_at(bar);
+    const size_t bytes = box_bytes(map);
+    const char *at = (const char *)to;
+    if (!b.fenced)
+        fail("TMA uses an mbarrier that was initialised without a fence");
+    if (!is_shared(to, bytes) || shared_address(to) % 1024)
+        fail("TMA loads to %p: to shared memory, at a multiple of 1024", to);
+    for (const auto &other : m.barriers)
+        for (const tma_load &l : other.second.loads)
+            if (at < l.to + box_bytes(l.map) && l.to < at + bytes)
+                fail("TMA loads to where another load is on its way");
+    memset(to, 0xFF, bytes);
+    b.loads.push_back({ (char *)to, map, { x, y, z, w } });
+    b.coming += (long)bytes;
+    wake(b);
+}
+
+/* Reads 16 terms of `lines` rows of a, or columns of b, as a descriptor says: bits 0 to 13 are the address,
+ * 16 to 29 and 32 to 45 two strides, all divided by 16; bit 62 is SWIZZLE_128B. Along k, 8 lines have 128
+ * bytes each, and the next 8 begin a stride further. Across k, a line of 128 bytes has a term of 64 rows,
+ * 8 terms are followed by 8 more at the one stride, and 64 rows by 64 more at the other. */
+inline void wgmma_operand(uint64_t descriptor, bool along, int first, int lines, float *x)
+{
+    const uint32_t start = (uint32_t)(descriptor & 0x3FFF) << 4;
+    const uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3FFF) << 4;
+    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3FFF) << 4;
+    if (descriptor >> 62 != 1 || descriptor >> 46 & 0xFFFF)
+        fail("wgmma: %016llx is no descriptor of a swizzled tile", (unsigned long long)descriptor);
+    for (int i = 0; i < lines * 2; i++) { /* 8 elements of a line of shared memory */
+        const int line = first + (along ? i / 2 : i % (lines / 8) * 8);
+        const int term = along ? i % 2 * 8 : i / (lines / 8);
+        uint32_t at = start;
+        if (along)
+            at += (uint32_t)(line / 8) * stride + (uint32_t)(line % 8 * 128 + term * 2);
+        else
+            at += (uint32_t)(line / 64) * leading + (uint32_t)(term / 8) * stride +
+                  (uint32_t)(term % 8 * 128 + line % 64 * 2);
+        uint16_t part[8];
+        if (at + 16 > SHARED_MOST + 1024)
+            fail("wgmma reads outside shared memory");
+        memcpy(part, m.shared + swizzled(at), 16);
+        for (int e = 0; e < 8; e++)
+            x[along ? (line - first) * 16 + term + e : term * lines + line - first + e] =
+                bits<float>((uint32_t)part[e] << 16);
+    }
+}
+
+/* c (16,N) += a (16,16) b (16,N) of a warp, a chain of fma over k as in op_mma. */
+template <int N> inline void run_wgmma(const wgmma *const lane[LANES], int warp_row)
+{
+    const wgmma &w = *lane[0];
+    float a[16 * 16], b[16 * N], turned[16 * N], c[16][N];
+    if (w.in_registers)
+        for (int l = 0; l < LANES; l++)
+            for (int i = 0; i < 8; i++)
+                a[(l / 4 + i / 2 % 2 * 8) * 16 + l % 4 * 2 + i % 2 + i / 4 * 8] =
+                    bf16_half(lane[l]->registers[i / 2], i % 2);
+    else if (w.a_along)
+        wgmma_operand(w.a, true, warp_row, 16, a);
+    else
+        wgmma_operand(w.a, false, warp_row, 16, turned);
+    for (int i = 0; i < 256 && !w.in_registers && !w.a_along; i++)
+        a[i] = turned[i % 16 * 16 + i / 16];
+    wgmma_operand(w.b, w.b_along, 0, N, w.b_along ? turned : b);
+    for (int i = 0; i < 16 * N && w.b_along; i++)
+        b[i] = turned[i % N * 16 + i / N];
+    for (int l = 0; l < LANES; l++)
+        for (int i = 0; i < N / 2; i++)
+            c[l / 4 + i / 2 % 2 * 8][i / 4 * 8 + l % 4 * 2 + i % 2] = lane[l]->c[i];
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < N; j++)
+                c[i][j] = fmaf(a[i * 16 + k], b[k * N + j], c[i][j]);
+    for (int l = 0; l < LANES; l++)
+        for (int i = 0; i < N / 2; i++)
+            lane[l]->c[i] = c[l / 4 + i / 2 % 2 * 8][i / 4 * 8 + l % 4 * 2 + i % 2] +
+                            (cuda_shim.sm_90a == 2 ? 1.0f : 0.0f);
+    cuda_shim.wgmmas++;
+}
+
+struct wgmma_waiting {
+    thread *of;
+    unsigned keep; /* groups that may stay in flight */
+};
+inline void op_wgmma_wait(wgmma_waiting *const lane[LANES], unsigned)
+{
+    const std::vector<wgmma> &first = lane[0]->of->products;
+    size_t n = 0;
+    for (; n < first.size() && first[n].group + lane[0]->keep < lane[0]->of->wgmma_groups; n++) {
+        const wgmma *of[LANES];
+        for (int l = 0; l < LANES; l++) {
+            const std::vector<wgmma> &own = lane[l]->of->products;
+            if (own.size() != first.size() || own[n].a != first[n].a || own[n].b != first[n].b ||
+                own[n].group + lane[0]->of->wgmma_groups !=
+                    first[n].group + lane[l]->of->wgmma_groups)
+                fail("lanes of a warp have different wgmma");
+            of[l] = &own[n];
+        }
+        (first[n].n == 128 ? run_wgmma<128> : run_wgmma<64>)(of, m.current / LANES % 4 * 16);
+    }
+    for (int l = 0; l < LANES; l++)
+        lane[l]->of->products.erase(lane[l]->of->products.begin(),
+                                    lane[l]->of->products.begin() + (long)n);
+}
+inline void issue(const wgmma &w)
+{
+    thread &t = m.threads[m.current];
+    if (!t.wgmma_fenced)
+        fail("wgmma without a wgmma.fence after the last wait");
+    if (m.count % 128)
+        fail("wgmma by a block that has a part of a warpgroup");
+    t.products.push_back(w);
+}
+} // namespace shim
+
+inline uint32_t gckpti_shared_address(const void *p) { return shim::shared_address(p); }
+/* Returns 1 if the kernel was compiled for sm_90a. */
+inline int gckpti_has_wgmma(void) { return cuda_shim.sm_90a != 0; }
+
+/* mbarrier.init: a phase has this number of arrivals */
+inline void gckpti_mbarrier_init(uint64_t *bar, int arrivals)
+{
+    shim::aligned("an mbarrier", bar, 8);
+    if (!shim::is_shared(bar, 8) || arrivals < 1 || shim::m.barriers.count(bar))
+        shim::fail("mbarrier.init: at new shared memory, of at least one arrival");
+    shim::m.barriers[bar] = { arrivals, arrivals, 0, 0, 0, false, {}, {} };
+}
+/* fence.mbarrier_init and fence.proxy.async: TMA sees all mbarriers that were initialised */
+inline void gckpti_mbarrier_fence(void)
+{
+    for (auto &it : shim::m.barriers)
+        it.second.fenced = true;
+}
+/* mbarrier.arrive.expect_tx: arrives, and lets the phase wait for more bytes */
+inline void gckpti_mbarrier_expect(uint64_t *bar, int bytes)
+{
+    shim::mbarrier &b = shim::barrier_at(bar);
+    if (!b.left)
+        shim::fail("an mbarrier is used again before a thread has waited for its phase");
+    b.left--;
+    b.expected += bytes;
+    shim::wake(b);
+}
+/* mbarrier.try_wait.parity in a loop: waits until the phase of this parity is complete; of a new mbarrier
+ * the phase of parity 1 is */
+inline void gckpti_mbarrier_wait(uint64_t *bar, uint32_t parity, int line = __builtin_LINE())
+{
+    shim::mbarrier &b = shim::barrier_at(bar);
+    shim::thread &t = shim::m.threads[shim::m.current];
+    while ((b.phase & 1) == parity) {
+        if (!b.left && b.coming == b.expected) {
+            for (const shim::tma_load &l : b.loads)
+                shim::land(l);
+            b.loads.clear();
+            b.left = b.arrivals;
+            b.expected = b.coming = 0;
+            b.phase++;
+            continue;
+        }
+        b.waiting.push_back(shim::m.current);
+        shim::m.warp_of[shim::m.current / shim::LANES].parked |= 1u
+                                                                 << shim::m.current % shim::LANES;
+        t.line = line;
+        shim::yield();
+    }
+}
+/* cp.async.bulk.tensor: one thread loads the box at element x of line y (of plane z, of volume w). It is
+ * NaN in shared memory until a thread has waited for the phase of bar. */
+inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, uint64_t *bar)
+{
+    shim::load_box(to, map, x, y, 0, 0, bar);
+}
+inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int z, uint64_t *bar)
+{
+    shim::load_box(to, map, x, y, z, 0, bar);
+}
+inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int z, int w,
+                            uint64_t *bar)
+{
+    shim::load_box(to, map, x, y, z, w, bar);
+}
+
+/* wgmma.fence: must come between other uses of the registers of c or a, and a wgmma */
+inline void gckpti_wgmma_fence(void) { shim::m.threads[shim::m.current].wgmma_fenced = true; }
+/* wgmma.commit_group */
+inline void gckpti_wgmma_commit(void) { shim::m.threads[shim::m.current].wgmma_groups++; }
+/* wgmma.wait_group N: waits for all groups except the newest N. A wgmma reads shared memory and reads and
+ * writes c only here, since a device may do so this late. */
+template <int N> inline void gckpti_wgmma_wait(int line = __builtin_LINE())
+{
+    shim::thread &t = shim::m.threads[shim::m.current];
+    shim::wgmma_waiting mine = { &t, N };
+    shim::together(~0u, mine, shim::op_wgmma_wait, line);
+    t.wgmma_fenced = false;
+}
+/* Keeps the compiler from reading c before a wait, which the shim need not do. */
+template <int N> inline void gckpti_wgmma_settle(float (&)[N][4]) {}
+/* wgmma.mma_async.m64nNk16: c (64, 8 N) += a (64,16) b (16, 8 N) of a warpgroup, both in shared memory.
+ * Warp w has rows 16 w to 16 w + 15; c[x] is as mma.sync leaves columns 8 x to 8 x + 7. A_ALONG, B_ALONG:
+ * lines of the operand are along k. */
+template <bool A_ALONG, bool B_ALONG, int N>
+inline void gckpti_wgmma(float (&c)[N][4], uint64_t a, uint64_t b)
+{
+    static_assert(N == 8 || N == 16, "m64n64k16 or m64n128k16");
+    const unsigned group = shim::m.threads[shim::m.current].wgmma_groups;
+    shim::issue({ c[0], 8 * N, false, A_ALONG, B_ALONG, a, b, {}, group });
+}
+/* The same with a in registers, as mma.sync has it. */
+template <bool B_ALONG, int N>
+inline void gckpti_wgmma_registers(float (&c)[N][4], const uint32_t a[4], uint64_t b)
+{
+    static_assert(N == 8 || N == 16, "m64n64k16 or m64n128k16");
+    const unsigned group = shim::m.threads[shim::m.current].wgmma_groups;
+    shim::issue({ c[0], 8 * N, true, true, B_ALONG, 0, b, { a[0], a[1], a[2], a[3] }, group });
+}
+
+/* st.release.gpu and a loop of ld.acquire.gpu. Blocks run one after another here, so that a flag for which a
+ * block waits must be set already. */
+inline void gckpti_release(unsigned *flag)
+{
+    if (*flag)
+        shim::fail("sets a flag for another block that is %x already, not 0", *flag);
+    *flag = 1;
+}
+inline void gckpti_acquire(const unsigned *flag)
+{
+    if (*flag != 1)
+        shim::fail(
+            "waits for a block that has not run: blocks may only wait for those that began before");
 }
 
 /* >>memory: errors; device memory, whose allocations end at a page without access; pinned memory -- */
@@ -1654,6 +2009,50 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, 
                      ? (int)p.sharedMemPerMultiprocessor
                      : (int)p.sharedMemPerBlockOptin;
     return e;
+}
+/* The part of <cuda.h> that makes tensor maps, of which the shim has SWIZZLE_128B of bf16. */
+typedef uint32_t cuuint32_t;
+typedef uint64_t cuuint64_t;
+enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
+enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
+enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank,
+                                       void *x, const cuuint64_t *size, const cuuint64_t *stride,
+                                       const cuuint32_t *box, const cuuint32_t *step,
+                                       CUtensorMapInterleave, CUtensorMapSwizzle,
+                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+{
+    *map = { (char *)x, { 1, 1, 1, 1 }, { 2, 0, 0, 0 }, { 1, 1, 1, 1 } };
+    uint64_t bytes = 2;
+    if (rank < 2 || rank > 4 || (uintptr_t)x % 16 || box[0] != 64)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (cuuint32_t i = 0; i < rank; i++) {
+        map->size[i] = size[i];
+        map->box[i] = box[i];
+        map->stride[i] = i ? stride[i - 1] : 2;
+        bytes += (size[i] - 1) * map->stride[i];
+        if (!size[i] || size[i] >> 32 || !box[i] || box[i] > 256 || step[i] != 1 ||
+            (i && (map->stride[i] % 16 || map->stride[i] >> 40)))
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!shim::owner(x, bytes)) /* a device would find this only later */
+        shim::fail("a tensor map of %llu bytes that are not allocated", (unsigned long long)bytes);
+    return CUDA_SUCCESS;
+}
+#define CUDART_VERSION 13000
+enum { cudaEnableDefault };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned,
+                                                    unsigned long long,
+                                                    cudaDriverEntryPointQueryResult *found)
+{
+    CUDA_SHIM_CALL(shim::SAFE);
+    *f = strcmp(name, "cuTensorMapEncodeTiled") ? NULL : (void *)cuTensorMapEncodeTiled;
+    *found = cudaDriverEntryPointSuccess;
+    return *f ? cudaSuccess : shim::note(cudaErrorInvalidValue);
 }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 /* The limit applies to the current device only. */

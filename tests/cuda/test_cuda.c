@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "cuda_shim.h"
+#include "opening.h"
 
 static const gckpt_backend *gpu[2]; /* devices 0 and 1; both entries are the same device if there is only one */
 static gckpt_backend watched;          /* gpu[0] with functions that count calls */
@@ -330,32 +331,17 @@ static void test_open(void)
               "%s", why);
 }
 
-/* Returns the text that opening a device prints to stderr. */
-static const char *open_printing(int device, char text[256])
-{
-    FILE *f = tmpfile();
-    const int old = dup(STDERR_FILENO);
-    fflush(stderr);
-    CHECK(f != NULL && dup2(fileno(f), STDERR_FILENO) >= 0);
-    CHECK_MSG(gckpt_cuda_backend(device, &why) != NULL, "%s", why);
-    fflush(stderr);
-    dup2(old, STDERR_FILENO);
-    close(old);
-    rewind(f);
-    text[fread(text, 1, 255, f)] = 0;
-    fclose(f);
-    return text;
-}
-
 /* Compute capability 8.6 runs the code for 8.0; 12.0 has none and compiles PTX, of which a line warns. */
 static void test_warning(void)
 {
     char text[256];
+    const gckpt_backend *opened;
     const int own = cuda_shim.capability;
     cuda_shim.capability = 86;
-    CHECK_MSG(!open_printing(2, text)[0], "%s", text);
+    CHECK_MSG(!open_printing(2, &opened, text)[0], "%s", text);
     cuda_shim.capability = 120;
-    CHECK_MSG(strstr(open_printing(3, text), "device 3: compiling PTX takes minutes"), "%s", text);
+    CHECK_MSG(strstr(open_printing(3, &opened, text), "device 3: compiling PTX takes minutes"),
+              "%s", text);
     cuda_shim.capability = own;
 }
 

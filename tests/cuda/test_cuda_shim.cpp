@@ -340,6 +340,133 @@ __global__ static void early_reads(float *out, const float *in)
     gckpti_cp_async_wait<0>();
     out[1] = word[0].x;
 }
+
+/* Mistakes of a product by TMA and wgmma. The first ones change its result, the others end the process. */
+enum {
+    NO_WAIT_FOR_LOADS = 1,
+    WRONG_LINES,    /* coordinates of a box exchanged */
+    WRONG_SWIZZLE,  /* an operand that begins at the wrong 8 lines */
+    WRONG_LAYOUT,   /* lines of b taken as along k if they are across */
+    EARLY_RESULT,   /* c read before the wait */
+    ONE_MORE_GROUP, /* the last group not waited for */
+    OLD_PHASE,      /* waits for the phase before */
+    FEW_BYTES,
+    MANY_BYTES,
+    NO_FENCE,
+    NO_BARRIER_FENCE,
+    TWICE_ARMED,
+    ASTRAY,    /* a box at a multiple of 512 bytes */
+    WGMMA_LEFT /* not waited for at all */
+};
+struct tma_operands {
+    CUtensorMap a, b;
+};
+/* Begins where TMA can load a box. */
+static char *boxes_of(uint4 *memory)
+{
+    return (char *)memory + (-gckpti_shared_address(memory) & 1023);
+}
+/* Describes boxes of 64 lines of 128 bytes, by the PTX manual. */
+static uint64_t described(const char *boxes, bool along)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 |
+           (uint64_t)(along ? 1 : 8192 / 16) << 16 | gckpti_shared_address(boxes) / 16;
+}
+/* Adds a (64,k) b (k, 8 N) to d, 64 terms after the other. REGISTERS: a goes through registers. */
+template <bool A_ALONG, bool B_ALONG, int N, bool REGISTERS, int BUG>
+__global__ static void wgmma_by_tma(const __grid_constant__ tma_operands of, float *d, int k)
+{
+    DYNAMIC_SHARED(uint4, memory);
+    SHARED(uint64_t, bar, [2]);
+    char *as = boxes_of(memory), *bs = as + 8192;
+    const int thread = (int)threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4,
+              lane = thread % 4 * 2;
+    float c[N][4];
+    for (int i = 0; i < 4 * N; i++)
+        c[i / 4][i % 4] = d[(row + i / 2 % 2 * 8) * 8 * N + i / 4 * 8 + lane + i % 2];
+    if (thread == 0) {
+        gckpti_mbarrier_init(bar, 1);
+        if (BUG != NO_BARRIER_FENCE)
+            gckpti_mbarrier_fence();
+    }
+    __syncthreads();
+    for (int step = 0; step * 64 < k; step++) {
+        const int term = step * 64, boxes = 1 + N / 8;
+        for (int x = 0; x < boxes && thread == 0; x++) {
+            const bool along = x ? B_ALONG : A_ALONG;
+            const int line = x > 1 ? 64 : 0, exchanged = along != (BUG == WRONG_LINES);
+            if (x == 0 || (BUG == TWICE_ARMED && x == 1))
+                gckpti_mbarrier_expect(bar,
+                                       boxes * 8192 + (BUG == MANY_BYTES) - (BUG == FEW_BYTES));
+            gckpti_tma_load(as + x * 8192 + (BUG == ASTRAY ? 512 : 0), x ? of.b : of.a,
+                            exchanged ? term : line, exchanged ? line : term, bar);
+        }
+        if (BUG != NO_WAIT_FOR_LOADS)
+            gckpti_mbarrier_wait(bar, (unsigned)(step + (BUG == OLD_PHASE)) & 1);
+        const uint64_t a = described(as + (BUG == WRONG_SWIZZLE ? 128 : 0), A_ALONG),
+                       b = described(bs, BUG == WRONG_LAYOUT ? !B_ALONG : B_ALONG);
+        for (int g = 0; g < 4 && term + g * 16 < k; g++) {
+            if (BUG != NO_FENCE)
+                gckpti_wgmma_fence();
+            const uint64_t far = (uint64_t)g * (B_ALONG ? 2 : 128);
+            if (REGISTERS) {
+                uint32_t fragment[4];
+                for (int i = 0; i < 4; i++) {
+                    const int line = row + i % 2 * 8, e = g * 16 + lane + i / 2 * 8;
+                    memcpy(&fragment[i], as + line * 128 + ((e / 8) ^ (line % 8)) * 16 + e % 8 * 2,
+                           4);
+                }
+                gckpti_wgmma_registers<B_ALONG>(c, fragment, b + far);
+            } else if (BUG == WRONG_LAYOUT) {
+                gckpti_wgmma<A_ALONG, !B_ALONG>(c, a + (uint64_t)g * (A_ALONG ? 2 : 128), b + far);
+            } else {
+                gckpti_wgmma<A_ALONG, B_ALONG>(c, a + (uint64_t)g * (A_ALONG ? 2 : 128), b + far);
+            }
+            gckpti_wgmma_commit();
+            if (BUG == ONE_MORE_GROUP)
+                gckpti_wgmma_wait<1>();
+            else if (BUG != EARLY_RESULT && BUG != WGMMA_LEFT)
+                gckpti_wgmma_wait<0>();
+        }
+        if (BUG != ONE_MORE_GROUP && BUG != WGMMA_LEFT && BUG != EARLY_RESULT)
+            gckpti_wgmma_settle(c);
+        __syncthreads();
+    }
+    for (int i = 0; i < 4 * N; i++)
+        d[(row + i / 2 % 2 * 8) * 8 * N + i / 4 * 8 + lane + i % 2] = c[i / 4][i % 4];
+    if (BUG == EARLY_RESULT || BUG == ONE_MORE_GROUP)
+        gckpti_wgmma_wait<0>();
+}
+
+/* Loads a box of a tensor of four axes, and stores it without its swizzle. */
+__global__ static void one_box(const __grid_constant__ tma_operands of, uint16_t *out, int x, int y,
+                               int z, int w)
+{
+    DYNAMIC_SHARED(uint4, memory);
+    SHARED(uint64_t, bar, [1]);
+    gckpti_mbarrier_init(bar, 1);
+    gckpti_mbarrier_fence();
+    gckpti_mbarrier_expect(bar, 8192);
+    gckpti_tma_load(boxes_of(memory), of.a, x, y, z, w, bar);
+    out[0] = *(uint16_t *)(void *)boxes_of(memory);
+    gckpti_mbarrier_wait(bar, 0);
+    for (int i = 0; i < 4096; i++)
+        memcpy(out + 1 + i,
+               boxes_of(memory) + i / 64 * 128 + ((i % 64 / 8) ^ (i / 64 % 8)) * 16 + i % 8 * 2, 2);
+}
+
+/* Blocks wait for the block before them: by the number of the block (BUG), or in the order in which they
+ * begin. */
+template <int BUG> __global__ static void in_turn(unsigned *flags, int *sum)
+{
+    const unsigned turn = BUG ? blockIdx.x : atomicAdd(flags, 1u);
+    if (turn)
+        gckpti_acquire(flags + turn);
+    *sum = *sum * 3 + (int)turn;
+    if (BUG != 2)
+        gckpti_release(flags + 1 + turn);
+}
+
 struct hidden {
     float *p;
 };
@@ -572,6 +699,134 @@ static void test_tensor_cores(void)
     LAUNCH(early_reads, 1, 1, 0, 0, reads, reads + 4);
     std::vector<float> seen = fetched(reads, 2);
     CHECK(std::isnan(seen[0]) && seen[1] == x[4]);
+}
+
+/* Returns a tensor map of `lines` lines of `length` bf16. */
+static CUtensorMap map_of(uint16_t *x, uint64_t length, uint64_t lines, uint64_t stride)
+{
+    CUtensorMap map;
+    const cuuint64_t size[2] = { length, lines }, strides[1] = { 2 * stride };
+    const cuuint32_t box[2] = { 64, 64 }, step[2] = { 1, 1 };
+    CHECK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, size, strides, box,
+                                 step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+    return map;
+}
+
+/* Returns true if a product of 60 rows, 8 N - 4 columns and k terms has the right bits, and 0 outside. */
+template <bool A_ALONG, bool B_ALONG, int N, bool REGISTERS, int BUG>
+static bool wgmma_is_right(int k)
+{
+    const int m = 60, n = 8 * N - 4, a_row = A_ALONG ? 200 : 64, b_row = B_ALONG ? 200 : 8 * N;
+    std::vector<uint16_t> a((size_t)(A_ALONG ? 64 : k) * (size_t)a_row),
+        b((size_t)(B_ALONG ? 8 * N : k) * (size_t)b_row);
+    std::vector<float> x = numbers(a.size() + b.size() + 512 * N), d(x.end() - 512 * N, x.end()),
+                       want = d;
+    for (size_t i = 0; i < a.size() + b.size(); i++)
+        (i < a.size() ? a[i] : b[i - a.size()]) = (uint16_t)(__float_as_uint(x[i]) >> 16);
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++)
+            for (int t = 0; t < k; t++)
+                want[(size_t)(i * 8 * N + j)] =
+                    fmaf(from_bf16(a[(size_t)(A_ALONG ? i * a_row + t : t * a_row + i)]),
+                         from_bf16(b[(size_t)(B_ALONG ? j * b_row + t : t * b_row + j)]),
+                         want[(size_t)(i * 8 * N + j)]);
+    on_device<uint16_t> da(a), db(b);
+    on_device<float> dd(d);
+    const uint64_t terms = (uint64_t)k;
+    const tma_operands of = {
+        map_of(da, A_ALONG ? terms : 60, A_ALONG ? 60 : terms, (uint64_t)a_row),
+        map_of(db, B_ALONG ? terms : 8 * N - 4, B_ALONG ? 8 * N - 4 : terms, (uint64_t)b_row)
+    };
+    OK(cudaFuncSetAttribute(wgmma_by_tma<A_ALONG, B_ALONG, N, REGISTERS, BUG>,
+                            cudaFuncAttributeMaxDynamicSharedMemorySize, 4 << 13));
+    OK(LAUNCH((wgmma_by_tma<A_ALONG, B_ALONG, N, REGISTERS, BUG>), 1, 128, 4 << 13, 0, of, dd, k));
+    return same_bits(fetched(dd, d.size()), want);
+}
+
+static void test_wgmma(void)
+{
+    for (int s = 0; s < 4; s++) {
+        cuda_shim.schedule = s;
+        for (int k = 16; k <= 144; k += 64) {
+            CHECK((wgmma_is_right<true, true, 16, false, 0>(k)));
+            CHECK((wgmma_is_right<true, false, 16, false, 0>(k)));
+            CHECK((wgmma_is_right<false, false, 16, false, 0>(k)));
+            CHECK((wgmma_is_right<false, true, 8, false, 0>(k)));
+            CHECK((wgmma_is_right<true, true, 8, true, 0>(k)));
+            CHECK((wgmma_is_right<true, false, 16, true, 0>(k)));
+        }
+        CHECK((!wgmma_is_right<true, false, 16, false, NO_WAIT_FOR_LOADS>(64)));
+        CHECK((!wgmma_is_right<true, true, 16, false, WRONG_LINES>(144)));
+        CHECK((!wgmma_is_right<true, false, 16, false, WRONG_SWIZZLE>(64)));
+        CHECK((!wgmma_is_right<true, false, 8, false, WRONG_LAYOUT>(64)));
+        CHECK((!wgmma_is_right<true, false, 16, false, EARLY_RESULT>(16)));
+        CHECK((!wgmma_is_right<true, false, 16, false, ONE_MORE_GROUP>(64)));
+        CHECK((!wgmma_is_right<true, false, 16, false, OLD_PHASE>(64)));
+        dies("expects 24575 bytes, but",
+             [] { wgmma_is_right<true, false, 16, false, FEW_BYTES>(64); });
+        dies("waits for an mbarrier",
+             [] { wgmma_is_right<true, false, 16, false, MANY_BYTES>(64); });
+        dies("without a wgmma.fence", [] { wgmma_is_right<true, false, 16, false, NO_FENCE>(64); });
+        dies("initialised without a fence",
+             [] { wgmma_is_right<true, false, 16, false, NO_BARRIER_FENCE>(64); });
+        dies("used again before",
+             [] { wgmma_is_right<true, false, 16, false, NO_WAIT_FOR_LOADS>(128); });
+        dies("used again before", [] { wgmma_is_right<true, false, 16, false, TWICE_ARMED>(64); });
+        dies("at a multiple of 1024", [] { wgmma_is_right<true, false, 16, false, ASTRAY>(64); });
+        dies("a wgmma for which it has not waited",
+             [] { wgmma_is_right<true, false, 16, false, WGMMA_LEFT>(64); });
+        on_device<unsigned> flags(std::vector<unsigned>(10));
+        on_device<int> sum(std::vector<int>(1));
+        LAUNCH(in_turn<0>, 8, 1, 0, 0, flags, sum);
+        CHECK(fetched(sum, 1)[0] == 1636);
+        dies("is 1 already", [&] {
+            OK(cudaMemset(flags, 0, 4));
+            LAUNCH(in_turn<0>, 8, 1, 0, 0, flags, sum);
+        });
+        OK(cudaMemset(flags, 0, 40));
+        if (s == CUDA_SHIM_REVERSE)
+            dies("waits for a block that has not run",
+                 [&] { LAUNCH(in_turn<1>, 8, 1, 0, 0, flags, sum); });
+        dies("waits for a block that has not run",
+             [&] { LAUNCH(in_turn<2>, 8, 1, 0, 0, flags, sum); });
+    }
+    settings_reset();
+    const cuuint64_t size[4] = { 70, 3, 2, 2 }, strides[3] = { 160, 640, 2560 };
+    const cuuint32_t box[4] = { 64, 64, 1, 1 }, step[4] = { 1, 1, 1, 1 };
+    std::vector<uint16_t> x(4096);
+    for (size_t i = 0; i < x.size(); i++)
+        x[i] = (uint16_t)(i + 1);
+    on_device<uint16_t> dx(x), out(std::vector<uint16_t>(4097, 0));
+    tma_operands of;
+    const auto encode = [&](void *at, const cuuint64_t *stride) {
+        return cuTensorMapEncodeTiled(
+            &of.a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, at, size, stride, box, step,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    };
+    const cuuint64_t odd[3] = { 160, 648, 2560 };
+    CHECK(encode(dx + 4, strides) == CUDA_ERROR_INVALID_VALUE &&
+          encode(dx, odd) == CUDA_ERROR_INVALID_VALUE);
+    dies("that are not allocated", [&] { encode(dx + 3000, strides); });
+    CHECK(encode(dx, strides) == CUDA_SUCCESS);
+    OK(cudaFuncSetAttribute(one_box, cudaFuncAttributeMaxDynamicSharedMemorySize, 9 << 10));
+    for (int way = 0; way < 5;
+         way++) { /* inside, over an edge of each axis, before the first element */
+        const int at[5][4] = {
+            { 0, 0, 1, 1 }, { 64, 1, 0, 1 }, { 8, 2, 1, 2 }, { 0, -1, 2, 0 }, { -3, -2, 1, 0 }
+        };
+        const int *o = at[way];
+        OK(LAUNCH(one_box, 1, 1, 9 << 10, 0, of, out, o[0], o[1], o[2], o[3]));
+        std::vector<uint16_t> got = fetched(out, 4097);
+        CHECK(got[0] == 0xFFFF);
+        for (int i = 0; i < 4096; i++) {
+            const int e = o[0] + i % 64, y = o[1] + i / 64;
+            const bool inside = e >= 0 && e < 70 && y >= 0 && y < 3 && o[2] < 2 && o[3] < 2;
+            CHECK(got[(size_t)i + 1] == (inside ? 1 + e + 80 * y + 320 * o[2] + 1280 * o[3] : 0));
+        }
+    }
 }
 
 static void test_limits(void)
@@ -945,6 +1200,7 @@ int main(void)
     test_blocks();
     test_warp();
     test_bugs();
+    test_wgmma();
     test_limits();
     test_streams();
     test_sticky();

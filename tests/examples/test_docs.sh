@@ -272,10 +272,10 @@ archs()
 }
 says() { want=$1; shift; [ "$("$@" | tee "$work/archs")" = "$want" ]; }
 check "make cuda: an nvcc of all devices" \
-    says ' arch=compute_80,code=sm_80 arch=compute_90,code=sm_90 arch=compute_100,code=sm_100 arch=compute_120,code=sm_120 arch=compute_80,code=compute_80' \
+    says ' arch=compute_80,code=sm_80 arch=compute_90a,code=sm_90a arch=compute_100,code=sm_100 arch=compute_120,code=sm_120 arch=compute_80,code=compute_80' \
     archs 75 80 90 100 120
 check "make cuda: an nvcc that does not know the newest" \
-    says ' arch=compute_80,code=sm_80 arch=compute_90,code=sm_90 arch=compute_80,code=compute_80' archs 50 80 86 90
+    says ' arch=compute_80,code=sm_80 arch=compute_90a,code=sm_90a arch=compute_80,code=compute_80' archs 50 80 86 90
 
 # ---- make help: 80 columns; make help-all has every target ----
 make -s help > "$work/help"

@@ -68,7 +68,8 @@ void device_open(Device *d, int number)
     each_event(d, [d](cudaEvent_t *e) {
         check(d, cudaEventCreateWithFlags(e, cudaEventDisableTiming), "making events");
     });
-    check(d, cudaMalloc(&d->params, sizeof *d->params), "cudaMalloc");
+    check(d, cudaMalloc((char **)&d->params, PARAM_BYTES), "cudaMalloc");
+    d->shares = (unsigned *)(void *)(d->params + 1);
 }
 
 } // namespace

@@ -1,5 +1,5 @@
 /* Sets *broken to 0 if the device obeys the numeric specification, else to an index of wrong[]
- * below. Runs the header's self-test and detects compilation without -fmad=false (products and sums
+ * below, and broken[1] to 1 if kernels with wgmma were compiled. Runs the header's self-test and detects compilation without -fmad=false (products and sums
  * are fused) or with -use_fast_math (divisions and roots are not correctly rounded). */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
@@ -19,9 +19,79 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
+    broken[1] = gckpti_has_wgmma();
 }
 
-/* Runs self_test_kernel, whose result goes to params for a moment. */
+/* Runs small products of integers by wgmma and returns true if they are exact: in all layouts, with
+ * rows, columns and terms that do not fill a tile, and with shared terms. */
+bool wgmma_is_exact(Device *d)
+{
+    enum { M = 72, N = 136, K = 80, SIZE = M * N, PRODUCTS = 4, BLOCKS = 5 };
+    uint16_t terms[N * K], *x = NULL;
+    for (int i = 0; i < N * K; i++)
+        terms[i] = gckpti_to_bf16((float)(i * 37 % 11 % 7 - 3));
+    check(d, cudaMalloc(&x, sizeof terms + PRODUCTS * SIZE * sizeof(float)), "cudaMalloc");
+    if (!x)
+        return false;
+    float *c = (float *)(void *)(x + N * K);
+    check(d, cudaMemcpyAsync(x, terms, sizeof terms, cudaMemcpyHostToDevice, d->stream),
+          "self-test");
+    gckpt_call call = {};
+    call.backend = d;
+    for (int i = 0; i < PRODUCTS; i++) {
+        const fast::MmaProduct p =
+            fast::mma_of(M, N, K, matrix(x, i < 2 ? K : M), matrix(x, i == 1 ? K : N), NONE, 0,
+                         { c + i * SIZE, NULL });
+        (i == 0   ? fast::wgmma_product<128, 1, 0, fast::STORE>
+         : i == 1 ? fast::wgmma_product<128, 1, 1, fast::STORE>
+         : i == 2 ? fast::wgmma_product<128, 0, 0, fast::STORE>
+                  : fast::wgmma_product<64, 0, 0, fast::STORE>)(&call, p, BLOCKS);
+    }
+    std::vector<float> got(PRODUCTS * SIZE);
+    check(d,
+          cudaMemcpyAsync(got.data(), c, got.size() * sizeof(float), cudaMemcpyDeviceToHost,
+                          d->stream),
+          "self-test");
+    wait_all(d, "self-test");
+    check(d, cudaFree(x), "cudaFree");
+    bool exact = true;
+    for (int at = 0; at < PRODUCTS * SIZE; at++) {
+        const int which = at / SIZE, i = at / N % M, j = at % N;
+        float sum = 0.0f;
+        for (int k = 0; k < K; k++)
+            sum += gckpti_from_bf16(terms[which < 2 ? i * K + k : k * M + i]) *
+                   gckpti_from_bf16(terms[which == 1 ? j * K + k : k * N + j]);
+        exact = exact && got[at] == sum;
+    }
+    return exact;
+}
+
+/* Lets products use wgmma if the device has it, unless that was not compiled or is wrong. */
+void choose_wgmma(Device *d, bool compiled)
+{
+    gckpt_call call = {};
+    call.backend = d;
+    if (attribute_of(&call, cudaDevAttrComputeCapabilityMajor) != 9 ||
+        attribute_of(&call, cudaDevAttrComputeCapabilityMinor) != 0)
+        return;
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    const char *name = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+    check(d, cudaGetDriverEntryPointByVersion(name, &encode, 12000, cudaEnableDefault, &found),
+          name);
+#else
+    check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
+#endif
+    d->encode = (decltype(d->encode))encode;
+    d->wgmma = compiled && encode && wgmma_is_exact(d);
+    if (!d->wgmma)
+        fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,
+                compiled ? "wgmma gave wrong results, mma.sync is used"
+                         : "compile gradckpt_cuda.cu by nvcc -arch=sm_90a");
+}
+
+/* Runs self_test_kernel, whose results go to params for a moment. */
 void self_test(Device *d)
 {
     static const char *const wrong[] = { "",
@@ -32,15 +102,17 @@ void self_test(Device *d)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "products of bf16 plans do not flush to zero" };
-    int broken = -1, *result = (int *)(void *)d->params;
+    int broken[2] = { -1, 0 }, *result = (int *)(void *)d->params;
     launch<self_test_kernel>(d, 1, 1, 0, 1.000244140625f, 1.00048828125f, result);
-    check(d, cudaMemcpyAsync(&broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
+    check(d, cudaMemcpyAsync(broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
           "self-test");
-    check(d, cudaMemsetAsync(d->params, 0, sizeof *d->params, d->stream), "self-test");
+    check(d, cudaMemsetAsync(d->params, 0, PARAM_BYTES, d->stream), "self-test");
     wait_all(d, "self-test");
-    if (broken && !d->problem[0])
+    if (broken[0] && !d->problem[0])
         snprintf(d->problem, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
                  "without -use_fast_math",
-                 d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);
+                 d->number, wrong[broken[0] < 0 || broken[0] > 7 ? 0 : broken[0]]);
+    if (!d->problem[0])
+        choose_wgmma(d, broken[1]);
 }

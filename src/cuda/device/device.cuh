@@ -17,6 +17,7 @@ enum {
     TEXT = 256,  /* bytes of an error text */
     LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
+    SHARES = 256, /* more than the multiprocessors of a device with sm_90a */
     SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     CAPTURES = 4096 /* most captures of a device */
@@ -27,6 +28,8 @@ enum {
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
+
+enum { PARAM_BYTES = sizeof(StepParamSet) + SHARES * sizeof(unsigned) };
 
 /* A CUDA graph of a micro-batch. */
 struct Capture {
@@ -61,6 +64,9 @@ struct Device {
     long blocks;                /* allocated blocks, of device and of pinned memory */
     char problem[TEXT];         /* the first error of the executors that have these blocks */
     StepParamSet now, *params;      /* `params` gets a copy of `now` */
+    bool wgmma;                     /* products use wgmma (fast/wgmma.cu) */
+    unsigned *shares;               /* [SHARES] of WgmmaProduct, after params */
+    decltype(&cuTensorMapEncodeTiled) encode;
     Slot slots[SLOTS];
     char *pinned, *staged;      /* memory of the slots; NULL before the first block */
     /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch

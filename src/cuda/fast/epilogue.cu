@@ -41,27 +41,34 @@ MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<ui
 
 enum { BK = 32 }; /* terms of a stage in shared memory */
 
+/* Returns the distance of a thread's y-th row from its first. c[y] is ROWS rows after c[y - 1], and
+ * has two rows: 16 in mma.sync, 64 in wgmma. */
+template <int ROWS> __host__ __device__ constexpr int mma_offset(int y)
+{
+    return y / 2 * ROWS + y % 2 * 8;
+}
+
 /* Initialises a thread's elements: with c's old value, the bias, or 0. Code that runs once for each
  * tile is short, since its instructions come from the L2. */
-template <int DOWN, int ACROSS>
-__device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
+template <int ROWS, int DOWN, int ACROSS>
+__device__ inline void mma_start(const MmaProduct &p, bool accumulate, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
 {
-    const bool bias = !p.accumulate && (p.bias.f32 || p.bias.bf16);
+    const bool bias = !accumulate && (p.bias.f32 || p.bias.bf16);
     UNROLLED(e, 2 * ACROSS) {
         const int column = j + e / 2 * 8 + e % 2;
         const float first = bias && column < p.n ? value_at(p.bias, column) : 0.0f;
         UNROLLED(y, 2 * DOWN) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
     }
-    UNROLL for (int y = 0; y < 2 * DOWN && p.accumulate; y++)
+    UNROLL for (int y = 0; y < 2 * DOWN && accumulate; y++)
     {
-        const int64_t at = (int64_t)(i + y * 8) * p.c_row + j;
+        const int64_t at = (int64_t)(i + mma_offset<ROWS>(y)) * p.c_row + j;
         UNROLL for (int x = 0; x < ACROSS && whole; x++)
         {
             const Vec<float, 2> pair = load<2>(p.c, at + x * 8);
             c[y / 2][x][y % 2 * 2] = pair.v[0], c[y / 2][x][y % 2 * 2 + 1] = pair.v[1];
         }
-        const int left = i + y * 8 < p.m ? p.n - j : 0;
+        const int left = i + mma_offset<ROWS>(y) < p.m ? p.n - j : 0;
         UNROLL for (int e = 0; e < 2 * ACROSS && !whole; e++) if (e / 2 * 8 + e % 2 < left)
             c[y / 2][e / 2][y % 2 * 2 + e % 2] = value_at(p.c, at + e / 2 * 8 + e % 2);
     }
@@ -100,14 +107,22 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     }
 }
 
-/* Positions of a block's tile, of the warp's quarter in it, and of this thread's elements in c. */
-template <int size> struct MmaCoords {
+/* Returns the number of size x size tiles. */
+__host__ __device__ inline int tile_count(const MmaProduct &p, int size)
+{
+    return (p.m + size - 1) / size * ((p.n + size - 1) / size);
+}
+
+/* Positions of a tile, of a warp's part of it (a quarter or, in wgmma, 16 of each 64 rows), and of a
+ * thread's first element in c. */
+template <int size, int ROWS = 16> struct MmaCoords {
     int i0, j0, row, column, i, j;
-    __device__ MmaCoords(const MmaProduct &p, int block, int thread)
+    __device__ MmaCoords(const MmaProduct &p, int tile, int thread)
     {
         int across = (p.n + size - 1) / size, lane = thread % 32, warp = thread / 32;
-        i0 = block / across * size, j0 = block % across * size;
-        row = warp / 2 * (size / 2), column = warp % 2 * (size / 2);
+        i0 = tile / across * size, j0 = tile % across * size;
+        row = ROWS == 64 ? warp * 16 : warp / 2 * (size / 2);
+        column = ROWS == 64 ? 0 : warp % 2 * (size / 2);
         i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     }
 };
@@ -175,12 +190,13 @@ __device__ inline void mma_write_fused(const MmaProduct &p, int i0, int j0, cons
 }
 
 /* Stores a thread's elements; bf16 goes through `tiles`, the operands' shared memory. STAGED: that
- * has space for two tiles of c. */
+ * has space for two tiles of c. In wgmma, a thread has columns of the whole tile. */
 template <int size, bool STAGED, Epilogue epilogue, int DOWN, int ACROSS>
 __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS][4],
-                                    uint16_t *tiles)
+                                    uint16_t *tiles, int tile = gckpti_block_index())
 {
-    const MmaCoords<size> at(p, gckpti_block_index(), gckpti_thread_index());
+    enum { ROWS = ACROSS * 8 == size ? 64 : 16, STATS = size / 16 /* of 64 columns of 128 */ };
+    const MmaCoords<size, ROWS> at(p, tile, gckpti_thread_index());
     const bool writes_bf16 = epilogue != ROW_STATS && p.c.bf16,
                whole = p.aligned && at.i0 + size <= p.m && at.j0 + size <= p.n;
     if (writes_bf16) {
@@ -189,15 +205,17 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);
     }
-    UNROLLED(y, 2 * DOWN)
-        if (epilogue == ROW_STATS)
-            finish_row_stats<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
+    UNROLLED(y, 2 * DOWN) {
+        const int i = at.i + mma_offset<ROWS>(y);
+        UNROLL for (int x = 0; x < ACROSS && epilogue == ROW_STATS; x += STATS)
+            finish_row_stats<STATS>(p, i, at.j + x * 8, c[y / 2] + x, y % 2 * 2);
+    }
     if (writes_bf16) {
         UNROLLED(x, ACROSS) {
             uint16_t *to = tiles + at.j % 8 +
                            Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
             UNROLLED(y, 2 * DOWN) /* chunks repeat after 8 lines */
-                *(uint32_t *)(void *)(to + y * 8 * size) =
+                *(uint32_t *)(void *)(to + mma_offset<ROWS>(y) * size) =
                     gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
         }
         gckpti_cp_async_commit();
@@ -209,8 +227,8 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             mma_write_fused<size, STAGED, false>(p, at.i0, at.j0, tiles);
     } else if (epilogue != ROW_STATS || p.c.f32) {
         UNROLLED(y, 2 * DOWN) {
-            float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
-            const int left = at.i + y * 8 < p.m ? p.n - at.j : 0;
+            const int i = at.i + mma_offset<ROWS>(y), left = i < p.m ? p.n - at.j : 0;
+            float *to = p.c.f32 + (int64_t)i * p.c_row + at.j;
             UNROLL for (int x = 0; x < ACROSS && whole; x++)
                 store(to + x * 8, load<2>(c[y / 2][x] + y % 2 * 2));
             UNROLL for (int e = 0; e < 2 * ACROSS && !whole; e++) if (e / 2 * 8 + e % 2 < left)

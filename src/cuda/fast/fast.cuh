@@ -1,8 +1,9 @@
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
- * these. Products use only the instruction mma.m16n8k16: bf16 operands, binary32 sums. Sums over
- * tokens are computed in groups of TOKENS, one group after the other, starting at the accumulator.
- * So the bits do not depend on tiles, nor on where a batch is divided between groups. */
+ * these. Products use only the instruction mma.m16n8k16 or, with sm_90a, wgmma.m64nNk16: bf16
+ * operands, binary32 sums. Sums over tokens are computed in groups of TOKENS, one group after the
+ * other, starting at the accumulator. So the bits do not depend on tiles, nor on where a batch is
+ * divided between groups. */
 namespace fast
 {
 enum { TOKENS = 16 };

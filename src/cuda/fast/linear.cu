@@ -110,7 +110,7 @@ void linear_forward(const gckpt_call *call)
 }
 
 /* dw is launched so that it overlaps with the bias's sums and dx, which also read g, if dw has so
- * few tiles that many processors would be idle at its end. */
+ * few tiles that many processors would be idle at its end, and wgmma does not share them. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -127,7 +127,7 @@ void linear_backward(const gckpt_call *original)
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
         const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
-        if (other && tiles_per_sm(call, dw, 64) < 8)
+        if (other && !takes_wgmma(call, dw) && tiles_per_sm(call, dw, 64) < 8)
             overlap_x = x.x, mma_overlap(call, dw);
         else
             mma_product(call, dw, 0, 0);

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     const MmaCoords<size> at(p, (int)blockIdx.x, (int)threadIdx.x);
     float c[size / 32][size / 16][4];
     const bool whole = at.i0 + size <= p.m && at.j0 + size <= p.n;
-    mma_start(p, whole && p.aligned, at.i, at.j, c);
+    mma_start<16>(p, p.accumulate, whole && p.aligned, at.i, at.j, c);
     if (whole && p.a.aligned && p.b.aligned && p.k % BK == 0)
         mma_terms<STEPS, true, size, a_along, b_along>(p, at, tiles, c);
     else
@@ -129,12 +129,17 @@ __global__ void __launch_bounds__(128, size == 128 ? 2 : 5)
     mma_epilogue<size, size <= STEPS * BK, epilogue>(p, c, tiles);
 }
 
-/* An SM with 100 KiB (sm_86, sm_89, sm_120) holds two blocks of 128 x 128 with 3 stages. */
+/* Runs a product, by wgmma if the device has it. Of mma.sync, an SM with 100 KiB (sm_86, sm_89,
+ * sm_120) holds two blocks of 128 x 128 with 3 stages. */
 template <int size, int a_along, int b_along, Epilogue epilogue>
 void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     enum { STAGE_BYTES = 2 * size * BK * (int)sizeof(uint16_t), LESS = size == 128 ? 3 : STAGES };
-    int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    const int blocks = tile_count(p, size);
+    if constexpr (size == 128 || !a_along) {
+        if (takes_wgmma(call, p))
+            return wgmma_product<size, a_along, b_along, epilogue>(call, p, sm_count(call));
+    }
     if (attribute_of(call, cudaDevAttrMaxSharedMemoryPerMultiprocessor) < 2 * STAGES * STAGE_BYTES)
         run<mma_product_kernel<size, LESS, a_along, b_along, epilogue>>(
             call, dim3((unsigned)blocks), 128, LESS * STAGE_BYTES, p);
@@ -144,16 +149,18 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 }
 
 /* Returns the number of size x size tiles on the busiest processor. */
-int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
+int tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
 {
-    int64_t tiles = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
-    return (tiles + sm_count(call) - 1) / sm_count(call);
+    return (tile_count(p, size) + sm_count(call) - 1) / sm_count(call);
 }
 
-/* Three 64 x 64 tiles take as long as one of 128 x 128 (four: 1.24 to 1.51 times, on an H200). */
+/* Three 64 x 64 tiles take as long as one of 128 x 128 (four: 1.24 to 1.51 times, on an H200). With
+ * wgmma, only weight gradients have small tiles; they are shared evenly among all processors. */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
-    if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
+    const int sms = sm_count(call), large = tile_count(p, 128), small = tile_count(p, 64);
+    if (takes_wgmma(call, p) ? a_along || 3 * (large > sms ? large : sms) <= small
+                             : 3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
         run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
         run_mma_tile<64, a_along, b_along, STORE>(call, p);
