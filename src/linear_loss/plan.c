@@ -39,8 +39,7 @@ static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
 
 /* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
  * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Of backends only fast kernels have a lowering, the
- * first one, with more rows. */
+ * rows at a time, or twice (the last one). Backends' fast kernels have the first, of 4096 rows. */
 static void gckpti_take_lowering(gckpti_planner *p)
 {
     static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
