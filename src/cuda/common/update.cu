@@ -21,36 +21,43 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[i] = f.word;
 }
 
-/* Runs pass p on 4 elements from i on, of which `left` exist. g receives the divided gradients. */
-__device__ void update_vec(const gckpt_update_pass &p, int64_t i, int64_t left, bool aligned,
-                           float *g)
+/* An element's gradient, value and moments. */
+struct UpdateElement {
+    float g, w, m, v;
+};
+
+__device__ int update_moments(const gckpt_update_pass &p)
 {
-    const int moments = !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
-    float w[4] = {}, m[4] = {}, v[4] = {};
-    read_vec<4>(p.gradient, i, left, aligned, g);
-    if (p.update)
-        read_vec<4>(p.values, i, left, aligned, w);
-    if (moments > 0)
-        read_vec<4>(p.state[0], i, left, aligned, m);
-    if (moments > 1)
-        read_vec<4>(p.state[1], i, left, aligned, v);
-    UNROLLED(k, 4) {
-        g[k] = p.count > 0 ? g[k] / p.count : g[k];
-        if (moments == 2)
-            gckpti_step_adamw(&p.rates, g[k], &w[k], &m[k], &v[k]);
-        else if (moments == 1)
-            gckpti_step_momentum(&p.rates, p.momentum, g[k], &w[k], &m[k]);
-        else
-            gckpti_step_sgd(&p.rates, g[k], &w[k]);
-    }
+    return !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
+}
+
+__device__ UpdateElement update_read(const gckpt_update_pass &p, int64_t i)
+{
+    const int moments = update_moments(p);
+    return { p.gradient[i], p.update ? p.values[i] : 0.0f, moments > 0 ? p.state[0][i] : 0.0f,
+             moments > 1 ? p.state[1][i] : 0.0f };
+}
+
+/* Runs pass p on element i, which is x. Returns the divided gradient. */
+__device__ float update_at(const gckpt_update_pass &p, int64_t i, UpdateElement x)
+{
+    const int moments = update_moments(p);
+    const float g = p.count > 0 ? x.g / p.count : x.g;
     if (p.count > 0 && p.write_back)
-        write_vec<4>({ p.gradient, NULL }, i, left, aligned, g);
+        p.gradient[i] = g;
+    if (moments == 2)
+        gckpti_step_adamw(&p.rates, g, &x.w, &x.m, &x.v);
+    else if (moments == 1)
+        gckpti_step_momentum(&p.rates, p.momentum, g, &x.w, &x.m);
+    else
+        gckpti_step_sgd(&p.rates, g, &x.w);
     if (p.update)
-        write_vec<4>({ p.values, NULL }, i, left, aligned, w);
+        p.values[i] = x.w;
     if (moments > 0)
-        write_vec<4>({ p.state[0], NULL }, i, left, aligned, m);
+        p.state[0][i] = x.m;
     if (moments > 1)
-        write_vec<4>({ p.state[1], NULL }, i, left, aligned, v);
+        p.state[1][i] = x.v;
+    return g;
 }
 
 /* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, then on others. So gradient, values and
@@ -58,19 +65,18 @@ __device__ void update_vec(const gckpt_update_pass &p, int64_t i, int64_t left, 
  * it reads the divided gradients from shared memory, while other blocks use device memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
-    SHARED(float4, quotients, [GCKPT_UPDATE_BLOCK / 4]); /* 16 bytes a store */
-    float *const divided = &quotients[0].x;
+    enum { AHEAD = 4 }; /* elements that a thread loads at a time */
+    SHARED(float, divided, [GCKPT_UPDATE_BLOCK]);
     const gckpt_update_pass &p = all.at[blockIdx.y];
     const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    const bool aligned = ((uintptr_t)p.gradient % 16 | (uintptr_t)p.values % 16 |
-                          (uintptr_t)p.state[0] % 16 | (uintptr_t)p.state[1] % 16) == 0;
     for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
         const int64_t at = block * GCKPT_UPDATE_BLOCK;
         const int n = (int)gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
-        for (int i = 4 * (int)threadIdx.x; i < n; i += 4 * (int)blockDim.x) {
-            Vec<float, 4> g;
-            update_vec(p, at + i, n - i, aligned, g.v);
-            store(divided + i, g);
+        for (int i = (int)threadIdx.x, step = (int)blockDim.x; i < n; i += AHEAD * step) {
+            UpdateElement x[AHEAD];
+            UNROLLED(k, AHEAD) x[k] = update_read(p, at + min(i + k * step, n - 1));
+            UNROLLED(k, AHEAD) if (i + k * step < n) divided[i + k * step] =
+                update_at(p, at + i + k * step, x[k]);
         }
         __syncthreads();
         if (p.squares && threadIdx.x < 32) {
