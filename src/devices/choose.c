@@ -36,7 +36,7 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
     gckpt_kernel forward = NULL, backward = NULL;
     if (!b)
         return;
-    if (gckpti_runs_fast(node)) {
+    if (gckpti_runs_fast(node->rounding)) {
         forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
         backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
     } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {

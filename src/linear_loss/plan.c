@@ -74,7 +74,7 @@ GCKPTI_PASSES(linear_loss)
         const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
         if (t == built)
             continue;
-        if (p->desc->backend && gckpti_precision_of(p->rounding[i]) != GCKPT_BF16_FAST)
+        if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
             p->has_lowering = 0; /* e.g. exact, or a fast kernel that declined a softcap */
         const int replaced[2] = { i, built->in[0]->base->id };
         const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
