@@ -40,10 +40,10 @@ static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 }
 
 /* The widest instruction set from which a plan gains; whether a request is for a bf16 plan; whether
- * a node runs a fast kernel of a backend (find_fast). */
+ * a node of this rounding runs a fast kernel of a backend. */
 #define gckpti_widest_isa(p)    (gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512)
 #define gckpti_is_rounded(desc) ((desc)->bf16.precision != GCKPT_FP32)
-#define gckpti_runs_fast(node)  (gckpti_precision_of((node)->rounding) == GCKPT_BF16_FAST)
+#define gckpti_runs_fast(bits)  (gckpti_precision_of(bits) == GCKPT_BF16_FAST)
 
 /* Rows of the checks of a request (planner/checks.c): the range of an option, a fault. */
 /* clang-format off */

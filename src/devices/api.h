@@ -82,7 +82,8 @@ struct gckpt_backend {
     /* Kernels of GCKPT_BF16_FAST (manual, 5m), optional. As find, but also called when planning,
      * and a function of op->name or op only; returns both kernels of an op or neither.
      * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
-     * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
+     * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. Those of
+     * linear_cross_entropy must run its lowering as well (linear_loss/ops.c; manual, 7). */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Copies of results to the host and back: all four functions or none (copy_out and copy_in then
      * replace them). copy_async begins a copy after all earlier calls; it may overlap later calls,

@@ -36,7 +36,7 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
     if (!b)
         return;
     gckpt_kernel (*find)(void *, const gckpt_op *, gckpt_kind) =
-        gckpti_runs_fast(node)                ? b->find_fast
+        gckpti_runs_fast(node->rounding)      ? b->find_fast
         : gckpti_debug(e) & GCKPT_DEBUG_PLAIN ? NULL
                                               : b->find;
     const gckpt_kernel forward = find ? find(b->context, node->op, GCKPT_FORWARD) : NULL;

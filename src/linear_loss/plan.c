@@ -39,11 +39,11 @@ static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
 
 /* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
  * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Plans for a backend have no lowering. */
+ * rows at a time, or twice (the last one). Backends' fast kernels have the first, of 4096 rows. */
 static void gckpti_take_lowering(gckpti_planner *p)
 {
-    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
-    const int block_rows = rows[p->variant.lowering - 1];
+    static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
+    const int block_rows = rows[p->desc->backend != NULL][p->variant.lowering - 1];
     for (int i = 0; i < p->n && !p->failed; i++) {
         gckpt_tensor t = *p->g->tensors[i];
         gckpti_linear_loss o = { 0, 0.0f };
@@ -74,6 +74,8 @@ GCKPTI_PASSES(linear_loss)
         const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
         if (t == built)
             continue;
+        if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
+            p->has_lowering = 0; /* e.g. exact, or a fast kernel that declined a softcap */
         const int replaced[2] = { i, built->in[0]->base->id };
         const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
         p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);

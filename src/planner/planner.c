@@ -131,19 +131,16 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for the other variants that a request may choose from: lowerings, fused groups,
- * and all of these without copies, where a search may find better plans. Appends none of the
- * first two for backends, which may have their own kernels. */
+/* Appends planners for the other variants that a request may choose from: lowerings, fused groups
+ * (of the CPU), and all of these without copies, where a search may find better plans. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     const int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
-    const int rewrites = !d->schedule.as_built && !d->backend;
-    const int lowers = optimal && rewrites;
-    int fuses = 0;
+    const int rewrites = !d->schedule.as_built, lowers = optimal && rewrites;
+    const int fuses = GCKPTI_RUNS_TILES && !gckpti_is_rounded(d) && !d->backend && rewrites &&
+                      (lowers || p->inference) && gckpti_may_fuse(p);
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_TILES && !gckpti_is_rounded(d))
-        fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
                                    k / GCKPTI_LOWERINGS / 2 };

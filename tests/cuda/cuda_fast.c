@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "attention/attention.h"
+#include "linear_loss/linear_loss.h"
 #include "ops/ops.h"
+#include "plan/plan.h"
 
 #include "check.h"
 #include "util.h"
@@ -245,8 +247,7 @@ static void device_runs(trial *t)
         if (call.in[i].compensation)
             gpu->fill(&call, call.in[i].compensation, 0, size);
     }
-    if (!(t->op->flags & (1u << 21)) || !loss) /* with GCKPTI_BACKWARD_LOSS, the backward counts the loss */
-        call.loss_sum = loss && !t->attributes ? NULL : call.loss_sum;
+    call.loss_count = NULL; /* linear_cross_entropy adds the loss only where its lowering computes it */
     gpu->find_fast(gpu->context, t->op, GCKPT_BACKWARD)(&call);
     for (int i = 0; i < t->inputs; i++)
         if (grad[i])
@@ -582,6 +583,30 @@ static void test_attention(void)
 }
 
 /* ---- linear_cross_entropy ---- */
+/* Runs t again in the lowering, in which the backward computes all, `block` rows at a time: the bits must be equal. */
+static void same_in_blocks(trial *t, int block)
+{
+    const gckpti_linear_loss lowering = { block, 0 };
+    float *before[2];
+    const double sum = t->sum;
+    const int64_t count = t->count;
+    for (int i = 0; i < 2; i++) {
+        before[i] = t->grad[i];
+        t->grad[i] = floats(count_of(&t->shape[i]));
+    }
+    t->attributes = &lowering;
+    device_runs(t);
+    t->attributes = NULL;
+    CHECK_MSG(t->sum == sum && t->count == count, "blocks of %d: loss %.17g of %ld, not %.17g of %ld", block, t->sum,
+              (long)t->count, sum, (long)count);
+    for (int i = 0; i < 2; i++) {
+        CHECK_MSG(!memcmp(t->grad[i], before[i], (size_t)count_of(&t->shape[i]) * 4),
+                  "blocks of %d: other bits of gradient %d", block, i);
+        free(t->grad[i]);
+        t->grad[i] = before[i];
+    }
+}
+
 static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsigned narrow, unsigned held,
                          unsigned unwanted)
 {
@@ -590,6 +615,8 @@ static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsign
                 .narrow = narrow, .held = held, .no_gradient = unwanted, .scale = scale };
     prepare(&t);
     device_runs(&t);
+    if (rows < 1000)
+        same_in_blocks(&t, 16 * (1 + (int)below(4)));
     double *x = (double *)malloc((size_t)(rows * c) * 8), *w = (double *)malloc((size_t)(v * c) * 8),
            *p = (double *)malloc((size_t)v * 8);
     double *dw = (double *)calloc((size_t)(v * c), 8), *dw_error = (double *)calloc((size_t)(v * c), 8),
@@ -1204,8 +1231,11 @@ typedef struct {
     /* bare: if nonzero, memory is not filled with poison. exact: result, nonzero if the plan says that all splits have
      * the same bits. */
     int fetch, two_ops, bare, exact;
+    int classes;     /* 0: CLASSES */
+    float cap;       /* soft cap of the logits, or 0 */
     char mixer[32];
-    size_t bytes;
+    size_t bytes, budget;
+    int lowering;    /* result: the plan's lowering of the loss */
     double loss;
     long launches; /* result: launches of the last step, if the shim counts them */
 } setting;
@@ -1217,9 +1247,10 @@ static uint64_t train(setting *o)
         { "2.gain", "2.bias", "2.qkv", "2.qkv.bias", "2.proj", "2.fc", "2.fc.bias", "2.rms", "2.out" }
     };
     static int32_t tokens[BATCH * 80], targets[BATCH * 80];
+    const int classes = o->classes ? o->classes : CLASSES;
     for (int i = 0; i < BATCH * (int)o->tokens; i++) {
-        tokens[i] = (i * 379 + i / 7) % CLASSES;
-        targets[i] = i % 11 == 3 ? -1 : (i * 211 + 17) % CLASSES;
+        tokens[i] = (i * 379 + i / 7) % classes;
+        targets[i] = i % 11 == 3 ? -1 : (i * 211 + 17) % classes;
     }
     const gckpt_store_desc seed = { .seed = 1234 };
     gckpt_store *s = gckpt_store_new(&seed);
@@ -1227,7 +1258,7 @@ static uint64_t train(setting *o)
     gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(o->micro, o->tokens));
     gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(o->micro, o->tokens));
     const gckpt_init init = { 0.3f, 0, 0 };
-    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), init);
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(classes, WIDTH), init);
     gckpt_tensor *x = gckpt_embed(table, in);
     if (!use_rotary)
         x = gckpt_positions(x, weight(x, "places", o->tokens, WIDTH), 0);
@@ -1235,17 +1266,19 @@ static uint64_t train(setting *o)
     gckpt_tensor *middle = x;
     x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[1]);
     x = gckpt_layernorm(x, NULL, NULL, 0);
+    const gckpt_linear_loss_desc loss = { .cap = o->cap };
     gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target, NULL, 0)
-                                   : gckpt_linear_cross_entropy(x, table, target, NULL), 1, 0 };
+                                   : gckpt_linear_cross_entropy(x, table, target, &loss), 1, 0 };
     const gckpt_fetch_spec fetches[2] = { { middle, 0 }, { middle, 1 } };
-    gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .bf16.precision = o->precision, .backend = gpu,
-                             .fetch.specs = fetches, .fetch.count = o->fetch ? 2 : 0 };
+    gckpt_plan_desc desc = { .mode = o->mode, .budget = o->budget, .batch = BATCH, .bf16.precision = o->precision,
+                             .backend = gpu, .fetch.specs = fetches, .fetch.count = o->fetch ? 2 : 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     const char *mixer = NULL;
     o->exact = gckpt_plan_split_exact(p, &mixer);
     snprintf(o->mixer, sizeof o->mixer, "%s", mixer ? mixer : "");
     o->bytes = gckpt_plan_bytes(p);
+    o->lowering = p ? p->lowering : -1;
     const gckpt_exec_desc how = { .backend = gpu, .debug = o->bare ? 0 : GCKPT_DEBUG_POISON };
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(!p || e != NULL, "%s", gckpt_error_text(s));
@@ -1312,6 +1345,32 @@ static void test_training(void)
     setting two = first, poor = first;
     two.two_ops = poor.two_ops = 1, poor.mode = GCKPT_MEMORY_POOR, poor.micro = 2;
     CHECK(train(&two) == train(&poor) && two.loss == poor.loss);
+}
+
+/* Tests that plans for every budget have the bits of STORE_ALL, whether they compute the logits once (large budgets) or
+ * twice; and that other plans run the loss as it was built. */
+static void test_budgets(void)
+{
+    setting built = { .tokens = 16, .micro = BATCH, .mode = GCKPT_STORE_ALL, .precision = GCKPT_BF16_FAST };
+    setting exact = { .tokens = 16, .micro = BATCH, .precision = GCKPT_BF16 }, capped = built, capped_auto = built;
+    capped.cap = capped_auto.cap = 3, capped_auto.mode = GCKPT_AUTO;
+    CHECK(train(&capped) == train(&capped_auto) && capped_auto.lowering == 0); /* no fast kernel has a cap */
+    train(&exact);
+    built.classes = 4200; /* two chunks */
+    const uint64_t want = train(&built);
+    CHECK(built.lowering == 0 && exact.lowering == 0);
+    int seen[2] = { 0, 0 };
+    size_t all = 0;         /* bytes of the plan without a budget */
+    for (int i = 0; i < 6; i++) { /* three budgets each for micro-batches of 4 and of 1 sample */
+        setting o = built;
+        o.mode = GCKPT_AUTO, o.micro = i / 3 ? 1 : BATCH, o.fetch = i / 3, o.bare = i % 2;
+        o.budget = i % 3 ? all - all / 200 * (size_t)(i % 3) : 0;
+        CHECK_MSG(train(&o) == want, "budget %zu, micro-batches of %d: other bits", o.budget, (int)o.micro);
+        CHECK(o.budget ? o.bytes <= o.budget : o.lowering == 1);
+        all = o.budget ? all : o.bytes;
+        seen[o.lowering > 0]++;
+    }
+    CHECK_MSG(seen[0] && seen[1], "%d plans compute logits twice, %d once", seen[0], seen[1]);
 }
 
 /* Tests plans that are refused, and ops that use the kernels of GCKPT_BF16 because this mode has none for them. */
@@ -1386,5 +1445,6 @@ int main(void)
 #endif
     test_limits();
     test_training();
+    test_budgets();
     return check_report("cuda fast");
 }

@@ -21,27 +21,42 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[i] = f.word;
 }
 
-/* Runs pass p on element i. Returns the divided gradient. */
-__device__ float update_at(const gckpt_update_pass &p, int64_t i)
+/* An element's gradient, value and moments. */
+struct UpdateElement {
+    float g, w, m, v;
+};
+
+__device__ int update_moments(const gckpt_update_pass &p)
 {
-    const float g = p.count > 0 ? p.gradient[i] / p.count : p.gradient[i];
-    const int moments = !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
-    float w = p.update ? p.values[i] : 0.0f;
-    float m = moments > 0 ? p.state[0][i] : 0.0f, v = moments > 1 ? p.state[1][i] : 0.0f;
+    return !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
+}
+
+__device__ UpdateElement update_read(const gckpt_update_pass &p, int64_t i)
+{
+    const int moments = update_moments(p);
+    return { p.gradient[i], p.update ? p.values[i] : 0.0f, moments > 0 ? p.state[0][i] : 0.0f,
+             moments > 1 ? p.state[1][i] : 0.0f };
+}
+
+/* Runs pass p on element i, which is x. Returns the divided gradient. */
+__device__ float update_at(const gckpt_update_pass &p, int64_t i, UpdateElement x)
+{
+    const int moments = update_moments(p);
+    const float g = p.count > 0 ? x.g / p.count : x.g;
     if (p.count > 0 && p.write_back)
         p.gradient[i] = g;
     if (moments == 2)
-        gckpti_step_adamw(&p.rates, g, &w, &m, &v);
+        gckpti_step_adamw(&p.rates, g, &x.w, &x.m, &x.v);
     else if (moments == 1)
-        gckpti_step_momentum(&p.rates, p.momentum, g, &w, &m);
+        gckpti_step_momentum(&p.rates, p.momentum, g, &x.w, &x.m);
     else
-        gckpti_step_sgd(&p.rates, g, &w);
+        gckpti_step_sgd(&p.rates, g, &x.w);
     if (p.update)
-        p.values[i] = w;
+        p.values[i] = x.w;
     if (moments > 0)
-        p.state[0][i] = m;
+        p.state[0][i] = x.m;
     if (moments > 1)
-        p.state[1][i] = v;
+        p.state[1][i] = x.v;
     return g;
 }
 
@@ -50,14 +65,19 @@ __device__ float update_at(const gckpt_update_pass &p, int64_t i)
  * it reads the divided gradients from shared memory, while other blocks use device memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
+    enum { AHEAD = 4 }; /* elements that a thread loads at a time */
     SHARED(float, divided, [GCKPT_UPDATE_BLOCK]);
     const gckpt_update_pass &p = all.at[blockIdx.y];
     const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
     for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
         const int64_t at = block * GCKPT_UPDATE_BLOCK;
         const int n = (int)gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
-        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-            divided[i] = update_at(p, at + i);
+        for (int i = (int)threadIdx.x, step = (int)blockDim.x; i < n; i += AHEAD * step) {
+            UpdateElement x[AHEAD];
+            UNROLLED(k, AHEAD) x[k] = update_read(p, at + min(i + k * step, n - 1));
+            UNROLLED(k, AHEAD) if (i + k * step < n) divided[i + k * step] =
+                update_at(p, at + i + k * step, x[k]);
+        }
         __syncthreads();
         if (p.squares && threadIdx.x < 32) {
             const float sum = lanes_sum<16>(

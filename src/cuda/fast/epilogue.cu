@@ -2,18 +2,15 @@
  * of a matrix are contiguous: along k (rows of a, columns of b) or across k (columns of a, rows of
  * b: a line for each term). */
 
-/* What the product stores: c (STORE), or for losses of rows: the maximum and the sum of
- * exponentials of each row's 64 columns, and the target's logit (ROW_STATS); or gradients of
- * logits, computed from saved and loss_scale (GRADIENTS). */
-enum Epilogue { STORE, ROW_STATS, GRADIENTS };
+/* What the product stores: c (STORE); or for losses of rows the maximum and the sum of exponentials
+ * of each row's 64 columns, the target's logit, and c in f32 unless it is empty (ROW_STATS). */
+enum Epilogue { STORE, ROW_STATS };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
     int first;        /* class of column 0 */
     float *parts;     /* (columns / 64, rows, 2) */
     RowLoss *state;   /* (rows) */
-    const float *saved; /* (rows,2): max, log(sum) */
-    const StepParams *params;
 };
 /* An elementwise op fused with the product. It is applied to c as stored (rounded), so that its
  * bits are those of the separate op. c is also written, unless the op's result replaces it. */
@@ -107,22 +104,6 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     if (i < p.m && j % 8 == 0) {
         float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
         part[0] = top, part[1] = sum;
-    }
-}
-
-/* Converts such elements (logits) to gradients. */
-template <int across>
-__device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
-                                     int which)
-{
-    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
-    float max = target < 0 ? 0.0f : p.loss.saved[2 * i];
-    float log_sum = target < 0 ? 0.0f : p.loss.saved[2 * i + 1], scale = p.loss.params->loss_scale;
-    UNROLLED(x, 2 * across) {
-        float *v = &c[x / 2][which + x % 2];
-        float grad = exp2_of(((*v - max) - log_sum) * LOG2E);
-        grad = j + x / 2 * 8 + x % 2 == at ? grad - 1.0f : grad;
-        *v = target < 0 ? 0.0f : grad * scale;
     }
 }
 
@@ -228,8 +209,6 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         const int i = at.i + mma_offset<ROWS>(y);
         UNROLL for (int x = 0; x < ACROSS && epilogue == ROW_STATS; x += STATS)
             finish_row_stats<STATS>(p, i, at.j + x * 8, c[y / 2] + x, y % 2 * 2);
-        if (epilogue == GRADIENTS)
-            finish_gradients<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
     }
     if (writes_bf16) {
         UNROLLED(x, ACROSS) {
@@ -246,7 +225,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             mma_write_fused<size, STAGED, true>(p, at.i0, at.j0, tiles);
         else
             mma_write_fused<size, STAGED, false>(p, at.i0, at.j0, tiles);
-    } else if (epilogue != ROW_STATS) {
+    } else if (epilogue != ROW_STATS || p.c.f32) {
         UNROLLED(y, 2 * DOWN) {
             const int i = at.i + mma_offset<ROWS>(y), left = i < p.m ? p.n - at.j : 0;
             float *to = p.c.f32 + (int64_t)i * p.c_row + at.j;

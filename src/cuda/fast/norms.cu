@@ -4,7 +4,7 @@ struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may b
     int64_t n; /* elements of a row */
     Values x, gain, bias, g;
     float *saved;
-    bool aligned; /* rows begin at multiples of 16 bytes */
+    bool aligned; /* rows, gain and bias begin at multiples of 16 bytes */
 };
 
 Norm norm_of(const gckpt_call *call)
@@ -15,7 +15,7 @@ Norm norm_of(const gckpt_call *call)
     s.gain = o->gain ? value_of(in[o->gain]) : NONE;
     s.bias = o->bias ? value_of(in[o->bias]) : NONE;
     s.g = grad_out_of(call), s.saved = (float *)call->saved;
-    s.aligned = s.n % 8 == 0 && aligned(s.x, s.g, out_of(call), grad_of(in[0]));
+    s.aligned = s.n % 8 == 0 && aligned(s.x, s.gain, s.bias, s.g, out_of(call), grad_of(in[0]));
     return s;
 }
 
@@ -47,8 +47,8 @@ __device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results 
     for (int64_t i = lane * AT_ONCE; wanted(out) && i < s.n; i += 32 * AT_ONCE) {
         float x[AT_ONCE], gain[AT_ONCE], bias[AT_ONCE];
         read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, x);
-        read_vec<AT_ONCE>(s.gain, i, s.n - i, false, gain);
-        read_vec<AT_ONCE>(s.bias, i, s.n - i, false, bias);
+        read_vec<AT_ONCE>(s.gain, i, s.n - i, s.aligned, gain);
+        read_vec<AT_ONCE>(s.bias, i, s.n - i, s.aligned, bias);
         UNROLLED(k, AT_ONCE) x[k] = norm_out(x[k] - o.c, o.rstd, wanted(s.gain) ? gain : NULL,
                                        wanted(s.bias) ? bias : NULL, k);
         write_vec<AT_ONCE>(out, r * s.n + i, s.n - i, s.aligned, x);
@@ -67,7 +67,7 @@ __device__ void norm_gradient_of_row(int64_t r, const Norm &s, const Results &dx
     const auto read = [&](int64_t i) {
         read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, h);
         read_vec<AT_ONCE>(s.g, r * s.n + i, s.n - i, s.aligned, u);
-        read_vec<AT_ONCE>(s.gain, i, s.n - i, false, gain);
+        read_vec<AT_ONCE>(s.gain, i, s.n - i, s.aligned, gain);
         UNROLLED(k, AT_ONCE) h[k] = o.normalised(h[k]);
         UNROLLED(k, AT_ONCE) u[k] = wanted(s.gain) ? gckpti_mul(u[k], gain[k]) : u[k];
     };
