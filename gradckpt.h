@@ -160,9 +160,9 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7750
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1104
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4800
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4802
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              865
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              862
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4557
  *     >>files     safetensors                                                                 1457
  *     >>export    plans as C constants, stores for them                                        442
@@ -1582,7 +1582,8 @@ struct gckpt_backend {
     /* Kernels of GCKPT_BF16_FAST (manual, 5m), optional. As find, but also called when planning,
      * and a function of op->name or op only; returns both kernels of an op or neither.
      * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
-     * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
+     * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. Those of
+     * linear_cross_entropy must run its lowering as well (linear_loss/ops.c; manual, 7). */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Copies of results to the host and back: all four functions or none (copy_out and copy_in then
      * replace them). copy_async begins a copy after all earlier calls; it may overlap later calls,
@@ -16140,10 +16141,10 @@ static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 }
 
 /* The widest instruction set from which a plan gains; whether a request is for a bf16 plan; whether
- * a node runs a fast kernel of a backend (find_fast). */
+ * a node of this rounding runs a fast kernel of a backend. */
 #define gckpti_widest_isa(p)    (gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512)
 #define gckpti_is_rounded(desc) ((desc)->bf16.precision != GCKPT_FP32)
-#define gckpti_runs_fast(node)  (gckpti_precision_of((node)->rounding) == GCKPT_BF16_FAST)
+#define gckpti_runs_fast(bits)  (gckpti_precision_of(bits) == GCKPT_BF16_FAST)
 
 /* Rows of the checks of a request (planner/checks.c): the range of an option, a fault. */
 /* clang-format off */
@@ -18355,11 +18356,11 @@ static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
 
 /* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
  * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Plans for a backend have no lowering. */
+ * rows at a time, or twice (the last one). Backends' fast kernels have the first, of 4096 rows. */
 static void gckpti_take_lowering(gckpti_planner *p)
 {
-    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
-    const int block_rows = rows[p->variant.lowering - 1];
+    static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
+    const int block_rows = rows[p->desc->backend != NULL][p->variant.lowering - 1];
     for (int i = 0; i < p->n && !p->failed; i++) {
         gckpt_tensor t = *p->g->tensors[i];
         gckpti_linear_loss o = { 0, 0.0f };
@@ -18390,6 +18391,8 @@ GCKPTI_PASSES(linear_loss)
         const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
         if (t == built)
             continue;
+        if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
+            p->has_lowering = 0; /* e.g. exact, or a fast kernel that declined a softcap */
         const int replaced[2] = { i, built->in[0]->base->id };
         const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
         p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
@@ -23139,19 +23142,16 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for the other variants that a request may choose from: lowerings, fused groups,
- * and all of these without copies, where a search may find better plans. Appends none of the
- * first two for backends, which may have their own kernels. */
+/* Appends planners for the other variants that a request may choose from: lowerings, fused groups
+ * (of the CPU), and all of these without copies, where a search may find better plans. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     const int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
-    const int rewrites = !d->schedule.as_built && !d->backend;
-    const int lowers = optimal && rewrites;
-    int fuses = 0;
+    const int rewrites = !d->schedule.as_built, lowers = optimal && rewrites;
+    const int fuses = GCKPTI_RUNS_TILES && !gckpti_is_rounded(d) && !d->backend && rewrites &&
+                      (lowers || p->inference) && gckpti_may_fuse(p);
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_TILES && !gckpti_is_rounded(d))
-        fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
                                    k / GCKPTI_LOWERINGS / 2 };
@@ -24762,7 +24762,7 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
     if (!b)
         return;
     gckpt_kernel (*find)(void *, const gckpt_op *, gckpt_kind) =
-        gckpti_runs_fast(node)                ? b->find_fast
+        gckpti_runs_fast(node->rounding)      ? b->find_fast
         : gckpti_debug(e) & GCKPT_DEBUG_PLAIN ? NULL
                                               : b->find;
     const gckpt_kernel forward = find ? find(b->context, node->op, GCKPT_FORWARD) : NULL;

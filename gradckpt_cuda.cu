@@ -15,9 +15,9 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 789
- *     >>common    fill, add, convert, update, dequantise                                       626
+ *     >>common    fill, add, convert, update, dequantise                                       646
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3029
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1981
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2035
  *     >>backend   which kernels there are, the self-test, the table                            391
  */
 #ifdef _MSC_VER
@@ -1315,27 +1315,42 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[i] = f.word;
 }
 
-/* Runs pass p on element i. Returns the divided gradient. */
-__device__ float update_at(const gckpt_update_pass &p, int64_t i)
+/* An element's gradient, value and moments. */
+struct UpdateElement {
+    float g, w, m, v;
+};
+
+__device__ int update_moments(const gckpt_update_pass &p)
 {
-    const float g = p.count > 0 ? p.gradient[i] / p.count : p.gradient[i];
-    const int moments = !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
-    float w = p.update ? p.values[i] : 0.0f;
-    float m = moments > 0 ? p.state[0][i] : 0.0f, v = moments > 1 ? p.state[1][i] : 0.0f;
+    return !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
+}
+
+__device__ UpdateElement update_read(const gckpt_update_pass &p, int64_t i)
+{
+    const int moments = update_moments(p);
+    return { p.gradient[i], p.update ? p.values[i] : 0.0f, moments > 0 ? p.state[0][i] : 0.0f,
+             moments > 1 ? p.state[1][i] : 0.0f };
+}
+
+/* Runs pass p on element i, which is x. Returns the divided gradient. */
+__device__ float update_at(const gckpt_update_pass &p, int64_t i, UpdateElement x)
+{
+    const int moments = update_moments(p);
+    const float g = p.count > 0 ? x.g / p.count : x.g;
     if (p.count > 0 && p.write_back)
         p.gradient[i] = g;
     if (moments == 2)
-        gckpti_step_adamw(&p.rates, g, &w, &m, &v);
+        gckpti_step_adamw(&p.rates, g, &x.w, &x.m, &x.v);
     else if (moments == 1)
-        gckpti_step_momentum(&p.rates, p.momentum, g, &w, &m);
+        gckpti_step_momentum(&p.rates, p.momentum, g, &x.w, &x.m);
     else
-        gckpti_step_sgd(&p.rates, g, &w);
+        gckpti_step_sgd(&p.rates, g, &x.w);
     if (p.update)
-        p.values[i] = w;
+        p.values[i] = x.w;
     if (moments > 0)
-        p.state[0][i] = m;
+        p.state[0][i] = x.m;
     if (moments > 1)
-        p.state[1][i] = v;
+        p.state[1][i] = x.v;
     return g;
 }
 
@@ -1344,14 +1359,19 @@ __device__ float update_at(const gckpt_update_pass &p, int64_t i)
  * it reads the divided gradients from shared memory, while other blocks use device memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
+    enum { AHEAD = 4 }; /* elements that a thread loads at a time */
     SHARED(float, divided, [GCKPT_UPDATE_BLOCK]);
     const gckpt_update_pass &p = all.at[blockIdx.y];
     const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
     for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
         const int64_t at = block * GCKPT_UPDATE_BLOCK;
         const int n = (int)gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
-        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-            divided[i] = update_at(p, at + i);
+        for (int i = (int)threadIdx.x, step = (int)blockDim.x; i < n; i += AHEAD * step) {
+            UpdateElement x[AHEAD];
+            UNROLLED(k, AHEAD) x[k] = update_read(p, at + min(i + k * step, n - 1));
+            UNROLLED(k, AHEAD) if (i + k * step < n) divided[i + k * step] =
+                update_at(p, at + i + k * step, x[k]);
+        }
         __syncthreads();
         if (p.squares && threadIdx.x < 32) {
             const float sum = lanes_sum<16>(
@@ -4617,18 +4637,15 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
  * of a matrix are contiguous: along k (rows of a, columns of b) or across k (columns of a, rows of
  * b: a line for each term). */
 
-/* What the product stores: c (STORE), or for losses of rows: the maximum and the sum of
- * exponentials of each row's 64 columns, and the target's logit (ROW_STATS); or gradients of
- * logits, computed from saved and loss_scale (GRADIENTS). */
-enum Epilogue { STORE, ROW_STATS, GRADIENTS };
+/* What the product stores: c (STORE); or for losses of rows the maximum and the sum of exponentials
+ * of each row's 64 columns, the target's logit, and c in f32 unless it is empty (ROW_STATS). */
+enum Epilogue { STORE, ROW_STATS };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
     int first;        /* class of column 0 */
     float *parts;     /* (columns / 64, rows, 2) */
     RowLoss *state;   /* (rows) */
-    const float *saved; /* (rows,2): max, log(sum) */
-    const StepParams *params;
 };
 /* An elementwise op fused with the product. It is applied to c as stored (rounded), so that its
  * bits are those of the separate op. c is also written, unless the op's result replaces it. */
@@ -4722,22 +4739,6 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
     if (i < p.m && j % 8 == 0) {
         float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
         part[0] = top, part[1] = sum;
-    }
-}
-
-/* Converts such elements (logits) to gradients. */
-template <int across>
-__device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float c[across][4],
-                                     int which)
-{
-    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
-    float max = target < 0 ? 0.0f : p.loss.saved[2 * i];
-    float log_sum = target < 0 ? 0.0f : p.loss.saved[2 * i + 1], scale = p.loss.params->loss_scale;
-    UNROLLED(x, 2 * across) {
-        float *v = &c[x / 2][which + x % 2];
-        float grad = exp2_of(((*v - max) - log_sum) * LOG2E);
-        grad = j + x / 2 * 8 + x % 2 == at ? grad - 1.0f : grad;
-        *v = target < 0 ? 0.0f : grad * scale;
     }
 }
 
@@ -4843,8 +4844,6 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         const int i = at.i + mma_offset<ROWS>(y);
         UNROLL for (int x = 0; x < ACROSS && epilogue == ROW_STATS; x += STATS)
             finish_row_stats<STATS>(p, i, at.j + x * 8, c[y / 2] + x, y % 2 * 2);
-        if (epilogue == GRADIENTS)
-            finish_gradients<ACROSS>(p, i, at.j, c[y / 2], y % 2 * 2);
     }
     if (writes_bf16) {
         UNROLLED(x, ACROSS) {
@@ -4861,7 +4860,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             mma_write_fused<size, STAGED, true>(p, at.i0, at.j0, tiles);
         else
             mma_write_fused<size, STAGED, false>(p, at.i0, at.j0, tiles);
-    } else if (epilogue != ROW_STATS) {
+    } else if (epilogue != ROW_STATS || p.c.f32) {
         UNROLLED(y, 2 * DOWN) {
             const int i = at.i + mma_offset<ROWS>(y), left = i < p.m ? p.n - at.j : 0;
             float *to = p.c.f32 + (int64_t)i * p.c_row + at.j;
@@ -6146,10 +6145,12 @@ void wgmma_attention(const gckpt_call *call, const MmaAttention &p, dim3 queries
 }
 
 /* >>fast/losses */
-/* ---- linear_cross_entropy: logits (rows,V) = x w', which never exist whole ---- LOSS_CLASSES
- * classes of LOSS_ROWS rows at a time. The forward stores no logits: where a tile is computed, it
- * becomes a maximum and a sum for each row's 64 classes. In the backward, a tile becomes the
- * gradient of its logits as bf16, an operand of the products dx and dw. */
+/* ---- linear_cross_entropy: logits (rows,V) = x w' ---- LOSS_CLASSES classes of a block of rows at
+ * a time. As built, the forward stores no logits, and the backward computes them again. In the
+ * lowering (linear_loss/plan.c) the forward only counts rows; the backward computes all logits of a
+ * block once and stores them, then the losses, then the gradients. Bits are equal, as one kernel
+ * computes all logits and stores them as f32. Then they become their gradients in place, as bf16:
+ * an operand of the products dx and dw. */
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
 /* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
@@ -6158,6 +6159,7 @@ __device__ void merge_loss_row(int64_t r, const Loss &l, int groups, float *save
 {
     RowLoss *state = l.state;
     float max = l.first ? state[r].max : -INFINITY, sum = l.first ? state[r].sum : 0.0f;
+#pragma unroll 8
     for (int k = 0; k < groups; k++) {
         const float *part = l.parts + 2 * (k * rows + r);
         float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
@@ -6176,104 +6178,175 @@ __device__ void merge_loss_row(int64_t r, const Loss &l, int groups, float *save
     }
 }
 
+/* Adds the number of rows whose targets are not ignored to *count; a warp counts. */
+__device__ void count_targets(int64_t, const int32_t *target, int64_t rows, int64_t *count)
+{
+    int64_t counted = 0;
+#pragma unroll 8
+    for (int64_t r = threadIdx.x; r < rows; r += 32)
+        counted += target[r] >= 0;
+    for (int with = 16; with; with /= 2)
+        counted += __shfl_xor_sync(0xffffffffu, counted, with);
+    if (threadIdx.x == 0)
+        *count += counted;
+}
+
+/* Replaces n logits of a row, classes l.first.., by their gradients in bf16, which begin where the
+ * logits do. A block has a row, a thread 8 classes. */
+__global__ void __launch_bounds__(LOSS_CLASSES / 8)
+    logit_gradients_kernel(float *logits, int64_t row, int64_t n, Loss l, const float *saved,
+                           const StepParams *params)
+{
+    const int64_t r = blockIdx.x, j = (int64_t)threadIdx.x * 8, target = l.target[r];
+    const float max = saved[2 * r], log_sum = saved[2 * r + 1], scale = params->loss_scale;
+    float v[8];
+    read_vec<8>(Values{ logits, NULL }, r * row + j, n - j, true, v);
+    __syncthreads(); /* all logits of the row have been read */
+    UNROLLED(k, 8) {
+        float grad = exp2_of(((v[k] - max) - log_sum) * LOG2E);
+        grad = j + k == target - l.first ? grad - 1.0f : grad;
+        v[k] = target < 0 ? 0.0f : grad * scale;
+    }
+    write_vec<8>({ NULL, (uint16_t *)(void *)logits }, 2 * r * row + j, n - j, true, v);
+}
+
 struct LossSizes {
+    bool once; /* the lowering: each logit is computed once */
     int64_t rows, c, v;
     int64_t block, chunk; /* most rows, most classes at a time */
-    int64_t row; /* elements between rows of the logits' gradient: chunk, rounded up to 8 */
+    int64_t row;          /* elements between rows of stored logits: a multiple of 8 */
 };
 
 LossSizes loss_sizes(const gckpt_call *call, bool backward)
 {
-    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    int64_t block = gckpti_min(rows, backward ? LOSS_ROWS : 4 * LOSS_ROWS);
-    return { rows, gckpti_last(&call->in[0].shape), v, block, chunk, (chunk + 7) / 8 * 8 };
+    const int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    const int64_t once = gckpti_linear_loss_block(call), chunk = gckpti_min(v, LOSS_CLASSES);
+    const int64_t block = once ? once : backward ? LOSS_ROWS : 4 * LOSS_ROWS;
+    return { once > 0, rows, gckpti_last(&call->in[0].shape), v, gckpti_min(rows, block), chunk,
+             gckpti_ceil_to(once ? v : chunk, 8) };
 }
 
 /* The arrays in the workspace. */
 struct LossBuffers {
-    const uint16_t *x;
-    uint16_t *w, *d; /* w: f32 weights of a chunk as bf16; d: logits' gradient (block x chunk) */
-    float *parts, *losses, *dx;
+    const uint16_t *x, *w; /* w: all weights as bf16, or NULL */
+    uint16_t *some;        /* weights of a chunk as bf16 */
+    float *logits, *dx;    /* of a block; logits of a chunk or, in the lowering, of all classes */
+    float *parts, *losses, *saved;
     RowLoss *state;
 };
 
 LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool backward)
 {
-    LossSizes s = loss_sizes(call, backward);
+    const LossSizes s = loss_sizes(call, backward);
+    const auto floats = [&](int64_t n) { return (float *)bump_alloc(workspace, (size_t)n * 4); };
     LossBuffers r;
     memset(&r, 0, sizeof r);
     r.x = operand(call, workspace, value_of(call->in[0]), s.rows * s.c);
-    r.w = call->in[1].bf16 ? NULL : (uint16_t *)bump_alloc(workspace, (size_t)(s.chunk * s.c) * 2);
-    if (backward) {
-        r.d = (uint16_t *)bump_alloc(workspace, (size_t)(s.block * s.row) * 2);
-        r.dx = (float *)bump_alloc(workspace, (size_t)(s.block * s.c) * sizeof *r.dx);
-    } else {
-        r.parts = (float *)bump_alloc(workspace, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
-        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.block * sizeof *r.state);
-        r.losses = (float *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.losses);
-    }
+    if (s.once || call->in[1].bf16)
+        r.w = operand(call, workspace, value_of(call->in[1]), s.v * s.c);
+    else
+        r.some = (uint16_t *)bump_alloc(workspace, (size_t)(s.chunk * s.c) * 2);
+    r.parts = floats((s.chunk + 127) / 128 * 4 * s.block);
+    r.state = (RowLoss *)(void *)floats(3 * s.block);
+    if (s.once || !backward)
+        r.losses = floats(s.block);
+    if (s.once)
+        r.saved = floats(2 * s.block);
+    if (backward)
+        r.logits = floats(s.block * s.row), r.dx = floats(s.block * s.c);
     return r;
 }
 
-const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64_t first, int64_t n)
-{
-    int64_t c = gckpti_last(&call->in[0].shape);
-    const Values w = value_of(call->in[1]);
-    if (w.bf16)
-        return w.bf16 + first * c;
-    narrow(call, w.f32 + first * c, r.w, n * c);
-    return r.w;
-}
+/* A block of rows. */
+struct LossBlock {
+    const gckpt_call *call;
+    const LossSizes &s;
+    const LossBuffers &r;
+    int64_t row, rows; /* the first one, their number */
+    float *saved;
+    Matrix<uint16_t> x;
 
-/* Runs a block of rows after the other; of each, a chunk of classes after the other. */
+    Loss loss(int64_t first) const
+    {
+        return { call->in[2].index + row, (int)first, r.parts, r.state };
+    }
+    Matrix<uint16_t> weights(int64_t first, int64_t n) const
+    {
+        if (r.some)
+            narrow(call, call->in[1].data + first * s.c, r.some, n * s.c);
+        return matrix(r.some ? r.some : r.w + first * s.c, s.c);
+    }
+    /* Computes logits, and maxima and sums of 64 classes. Stores the logits unless `to` is NULL. */
+    void logits(const Matrix<uint16_t> &some, int64_t first, int64_t n, float *to) const
+    {
+        MmaProduct p = mma_of(rows, n, s.c, x, some, NONE, 0, { to, NULL });
+        p.loss = loss(first), p.c_row = (int)s.row, p.aligned = true;
+        run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
+    }
+    void losses(void) const /* in the lowering, also stores the logits */
+    {
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            logits(weights(first, n), first, n, s.once ? r.logits + first : NULL);
+            for_each<merge_loss_row, 64>(call, rows, loss(first), (int)((n + 127) / 128 * 2), saved,
+                                         r.losses, rows, first + n == s.v);
+        }
+        add_losses(call, r.losses, call->in[2].index + row, rows, 1);
+    }
+    void gradients(const StepParams *params) const
+    {
+        const gckpt_arg *in = &call->in[0], *w = &call->in[1];
+        const int64_t at = row * s.c, size = rows * s.c;
+        float *dx = in->grad_bf16 ? r.dx : in->grad ? in->grad + at : NULL;
+        if (in->grad_bf16 && in->accumulate)
+            widen(call, in->grad_bf16 + at, dx, size);
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            float *z = r.logits + (s.once ? first : 0);
+            const Matrix<uint16_t> some = weights(first, n);
+            const Matrix<uint16_t> d = matrix((const uint16_t *)(void *)z, 2 * s.row);
+            if (!s.once)
+                logits(some, first, n, z);
+            run<logit_gradients_kernel>(call, dim3((unsigned)rows), 32 * (unsigned)((n + 255) / 256),
+                                        0, z, s.row, n, loss(first), saved, params);
+            if (dx)
+                mma_product(call,
+                            mma_of(rows, s.c, n, d, some, NONE, in->accumulate || first > 0,
+                                   { dx, NULL }),
+                            1, 0);
+            if (w->grad)
+                mma_product(call,
+                            mma_of(n, s.c, rows, d, x, NONE, w->accumulate || row > 0,
+                                   { w->grad + first * s.c, NULL }),
+                            0, 0);
+        }
+        if (in->grad_bf16)
+            narrow(call, dx, in->grad_bf16 + at, size);
+    }
+};
+
 void linear_cross_entropy_by(const gckpt_call *original, bool backward)
 {
     const gckpt_call adjusted = backward ? drop_zero_fills(original) : *original;
     const gckpt_call *call = &adjusted;
     const LossSizes s = loss_sizes(call, backward);
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     Workspace workspace = { (char *)call->workspace, 0 };
-    const LossBuffers r = loss_buffers(call, workspace, backward);
-    const bool narrows = backward && x->grad_bf16;
-    const StepParams *params = backward ? params_of(call) : NULL;
-    for (int64_t row = 0, rows; row < s.rows; row += rows) {
-        rows = gckpti_min(s.rows - row, s.block);
-        const Matrix<uint16_t> inputs = matrix(r.x + row * s.c, s.c);
-        float *saved = call->saved ? (float *)call->saved + 2 * row : NULL;
-        float *dw = w->grad, *dx = narrows ? r.dx : x->grad ? x->grad + row * s.c : NULL;
-        if (narrows && x->accumulate)
-            widen(call, x->grad_bf16 + row * s.c, r.dx, rows * s.c);
-        for (int64_t first = 0, n; first < s.v; first += n) {
-            n = gckpti_min(s.v - first, s.chunk);
-            const Matrix<uint16_t> some = matrix(loss_weights(call, r, first, n), s.c);
-            MmaProduct p = mma_of(rows, n, s.c, inputs, some, NONE, 0, { NULL, r.d }); /* logits */
-            p.loss = { call->in[2].index + row, (int)first, r.parts, r.state, saved, params };
-            p.c_row = (int)s.row;
-            if (!backward) {
-                run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
-                for_each<merge_loss_row, 64>(call, rows, p.loss, (int)((n + 127) / 128 * 2), saved,
-                                             r.losses + row, rows, first + n == s.v);
-                continue;
-            }
-            run_mma_tile<128, 1, 1, GRADIENTS>(call, p);
-            const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
-            if (dx)
-                mma_product(call,
-                            mma_of(rows, s.c, n, d, some, NONE, x->accumulate || first > 0,
-                                   { dx, NULL }),
-                            1, 0);
-            if (dw)
-                mma_product(call,
-                            mma_of(n, s.c, rows, d, inputs, NONE, w->accumulate || row > 0,
-                                   { dw + first * s.c, NULL }),
-                            0, 0);
-        }
-        if (narrows)
-            narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
+    if (s.once && !backward) {
+        if (call->loss_count)
+            for_each_row<count_targets>(call, 1, call->in[2].index, s.rows, call->loss_count);
+        return;
     }
-    if (!backward)
-        add_losses(call, r.losses, call->in[2].index, s.rows, 1);
+    const LossBuffers r = loss_buffers(call, workspace, backward);
+    const StepParams *params = backward ? params_of(call) : NULL;
+    for (int64_t row = 0; row < s.rows; row += s.block) {
+        float *saved = call->saved ? (float *)call->saved + 2 * row : r.saved;
+        const LossBlock b = { call, s, r, row, gckpti_min(s.rows - row, s.block), saved,
+                              matrix(r.x + row * s.c, s.c) };
+        if (s.once || !backward)
+            b.losses();
+        if (backward)
+            b.gradients(params);
+    }
 }
 
 gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
@@ -6283,7 +6356,8 @@ gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
-    loss_buffers(call, forward, false);
+    if (!gckpti_linear_loss_block(call))
+        loss_buffers(call, forward, false);
     loss_buffers(call, backward, true);
     call->workspace_forward = forward.used;
     call->workspace_backward = backward.used;
@@ -6344,7 +6418,7 @@ struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may b
     int64_t n; /* elements of a row */
     Values x, gain, bias, g;
     float *saved;
-    bool aligned; /* rows begin at multiples of 16 bytes */
+    bool aligned; /* rows, gain and bias begin at multiples of 16 bytes */
 };
 
 Norm norm_of(const gckpt_call *call)
@@ -6355,7 +6429,7 @@ Norm norm_of(const gckpt_call *call)
     s.gain = o->gain ? value_of(in[o->gain]) : NONE;
     s.bias = o->bias ? value_of(in[o->bias]) : NONE;
     s.g = grad_out_of(call), s.saved = (float *)call->saved;
-    s.aligned = s.n % 8 == 0 && aligned(s.x, s.g, out_of(call), grad_of(in[0]));
+    s.aligned = s.n % 8 == 0 && aligned(s.x, s.gain, s.bias, s.g, out_of(call), grad_of(in[0]));
     return s;
 }
 
@@ -6387,8 +6461,8 @@ __device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results 
     for (int64_t i = lane * AT_ONCE; wanted(out) && i < s.n; i += 32 * AT_ONCE) {
         float x[AT_ONCE], gain[AT_ONCE], bias[AT_ONCE];
         read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, x);
-        read_vec<AT_ONCE>(s.gain, i, s.n - i, false, gain);
-        read_vec<AT_ONCE>(s.bias, i, s.n - i, false, bias);
+        read_vec<AT_ONCE>(s.gain, i, s.n - i, s.aligned, gain);
+        read_vec<AT_ONCE>(s.bias, i, s.n - i, s.aligned, bias);
         UNROLLED(k, AT_ONCE) x[k] = norm_out(x[k] - o.c, o.rstd, wanted(s.gain) ? gain : NULL,
                                        wanted(s.bias) ? bias : NULL, k);
         write_vec<AT_ONCE>(out, r * s.n + i, s.n - i, s.aligned, x);
@@ -6407,7 +6481,7 @@ __device__ void norm_gradient_of_row(int64_t r, const Norm &s, const Results &dx
     const auto read = [&](int64_t i) {
         read_vec<AT_ONCE>(s.x, r * s.n + i, s.n - i, s.aligned, h);
         read_vec<AT_ONCE>(s.g, r * s.n + i, s.n - i, s.aligned, u);
-        read_vec<AT_ONCE>(s.gain, i, s.n - i, false, gain);
+        read_vec<AT_ONCE>(s.gain, i, s.n - i, s.aligned, gain);
         UNROLLED(k, AT_ONCE) h[k] = o.normalised(h[k]);
         UNROLLED(k, AT_ONCE) u[k] = wanted(s.gain) ? gckpti_mul(u[k], gain[k]) : u[k];
     };
