@@ -1,6 +1,6 @@
 /* gradckpt_cuda.cu - a CUDA device as a backend of gradckpt.h.  MIT licence.
  *
- *     nvcc -O3 -std=c++17 -fmad=false -arch=native -c gradckpt_cuda.cu     (H100, H200: -arch=sm_90a)
+ *     nvcc -O3 -std=c++17 -fmad=false -arch=native -c gradckpt_cuda.cu (H100, H200: -arch=sm_90a)
  *
  * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
  * else is needed but CUDA 12 or newer. Then
@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 789
+ *     >>device    streams, memory, errors, launching, captures                                 790
  *     >>common    fill, add, convert, update, dequantise                                       646
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3029
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2035
- *     >>backend   which kernels there are, the self-test, the table                            391
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2053
+ *     >>backend   which kernels there are, the self-test, the table                            392
  */
 #ifdef _MSC_VER
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
@@ -538,10 +538,11 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
-/* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded, each
- * at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and the
- * boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes, and the
- * next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms further. */
+/* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded,
+ * each at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and
+ * the boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes,
+ * and the next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms
+ * further. */
 template <bool ALONG> __device__ inline uint64_t gckpti_wgmma_matrix(const void *boxes)
 {
     const uint64_t stride = 1024 >> 4, box = ALONG ? 1 : 64 * 128 >> 4, swizzle_128 = 1;
@@ -4748,8 +4749,8 @@ __host__ __device__ inline int tile_count(const MmaProduct &p, int size)
     return (p.m + size - 1) / size * ((p.n + size - 1) / size);
 }
 
-/* Positions of a tile, of a warp's part of it (a quarter or, in wgmma, 16 of each 64 rows), and of a
- * thread's first element in c. */
+/* Positions of a tile, of a warp's part of it (a quarter or, in wgmma, 16 of each 64 rows), and of
+ * a thread's first element in c. */
 template <int size, int ROWS = 16> struct MmaCoords {
     int i0, j0, row, column, i, j;
     __device__ MmaCoords(const MmaProduct &p, int tile, int thread)
@@ -4884,16 +4885,16 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
  * the next share continues the chain from there. A share has at least the terms of a tile, so a
  * block can begin with the tile that it hands on and end with the tile that it continues.
  *
- * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only for
- * the share before its own, whose block has begun, and which is handed on before that block waits
- * for anything. */
+ * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only
+ * for the share before its own, whose block has begun, and which is handed on before that block
+ * waits for anything. */
 enum { BOX = 64, BOX_SIZE = BOX * BOX };
 
 struct WgmmaProduct {
     CUtensorMap a, b;
     MmaProduct p;
-    /* NULL: each block computes a tile. Else [0]: number of shares drawn, 0 between launches; [1 + i]:
-     * 1 if c has the sums of the tile that share i hands on. */
+    /* NULL: each block computes a tile. Else [0]: number of shares drawn, 0 between launches;
+     * [1 + i]: 1 if c has the sums of the tile that share i hands on. */
     unsigned *shares;
 };
 
@@ -5571,6 +5572,17 @@ struct MmaPlace {
     }
 };
 
+struct Bits64 { /* a bit for each row of a tile */
+    unsigned word[2];
+};
+
+/* Returns a word with bits first to last, as far as it has these. */
+__device__ inline unsigned bits_of(int64_t first, int64_t last)
+{
+    const int begin = (int)max(first, (int64_t)0), end = (int)min(last, (int64_t)31);
+    return begin > end ? 0 : ~0u << begin & ~0u >> (31 - end);
+}
+
 template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace {
     typedef HeadRows<KEYS, n> Base;
     __device__ __forceinline__ MmaBlock(const MmaAttention &p, int block)
@@ -5588,28 +5600,29 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
     /* Returns true if some query does not see some key of a step's tile. */
     __device__ __forceinline__ bool cut(int step) const
     {
-        return this->lag(step) < (KEYS ? 63 : n - 1) || (!KEYS && this->columns(step) < n);
+        const int lag = this->lag(step);
+        return lag < (KEYS ? 63 : n - 1) || lag + (KEYS ? n - 1 : 63) >= this->h.window ||
+               (!KEYS && this->columns(step) < n);
     }
     /* Sets the thread's elements of s to `value` where the query does not see the key. */
     __device__ __forceinline__ void mask(int step, float (&s)[n / 8][4], float value) const
     {
         const MmaPlace here(gckpti_thread_index());
-        const int lag = this->lag(step), count = this->columns(step);
+        const int lag = this->lag(step), count = KEYS ? n : this->columns(step);
         UNROLLED(e, n / 2) {
             const int r = here.row + e / 2 % 2 * 8, c = here.pair + e / 4 * 8 + e % 2;
-            if (KEYS ? c < r - lag : c >= min(count, lag + r + 1))
+            if (c >= count || !is_visible(lag + (KEYS ? c - r : r - c), this->h.window))
                 s[e / 4][e % 4] = value;
         }
     }
     /* Replaces values of a step's tile that are not finite by 0, since 0 times these is NaN. For
-     * each column, `first` gets the first row (KEYS: counted from the last row) that had one, or
-     * INT32_MAX. Rows after the last key, which may have any values, do not count. The caller lets
-     * the block wait. */
-    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, int *first) const
+     * each column, `cleaned` gets a bit for each row that had one. Rows after the last key, which
+     * may have any values, do not count. The caller lets the block wait. */
+    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
     {
         const int thread = gckpti_thread_index(), count = this->columns(step);
         if (thread < D)
-            first[thread] = INT32_MAX;
+            cleaned[thread] = {};
         __syncthreads(); /* nor does a product read the tile any more */
 #pragma unroll 1
         for (int i = thread; i < n * D / 8; i += 128) {
@@ -5620,20 +5633,25 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
             for (int e = 0; e < 8; e++) {
                 const bool nonfinite = (x[e] & 0x7f80) == 0x7f80;
                 if (nonfinite && r < count)
-                    atomicMin(first + chunk * 8 + e, KEYS ? n - 1 - r : r);
+                    atomicOr(cleaned[chunk * 8 + e].word + r / 32, 1u << r % 32);
                 x[e] = nonfinite ? 0 : x[e];
             }
         }
     }
     /* Sets sums over a cleaned tile to NaN if they include a value that was not finite. */
-    __device__ void spoil(int step, const int *first, float (&o)[D / 8][4]) const
+    __device__ void spoil(int step, const Bits64 *cleaned, float (&o)[D / 8][4]) const
     {
         const MmaPlace here(gckpti_thread_index());
+        const int64_t more = this->h.window - 1;
         UNROLLED(half, 2) {
-            const int r = here.row + half * 8, last = this->lag(step) + (KEYS ? n - 1 - r : r);
-            UNROLLED(e, D / 4)
-                if (first[e / 2 * 8 + here.pair + e % 2] <= last)
+            const int r = here.row + half * 8, same = r + this->lag(step) * (KEYS ? -1 : 1);
+            const int64_t first = KEYS ? same : same - more, last = KEYS ? same + more : same;
+            const unsigned low = bits_of(first, last), high = bits_of(first - 32, last - 32);
+            UNROLLED(e, D / 4) {
+                const unsigned *word = cleaned[e / 2 * 8 + here.pair + e % 2].word;
+                if ((word[0] & low) | (word[1] & high))
                     o[e / 2][2 * half + e % 2] = NAN;
+            }
         }
     }
     /* Returns a value of query i of a step's head: max + log(sum), in base 2, or delta. */
@@ -5748,7 +5766,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    SHARED(int, first, [D]);
+    SHARED(Bits64, cleaned, [D]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     Softmax<D> softmax;
     float o[D / 8][4] = {}, s[8][4];
@@ -5761,13 +5779,13 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
         scores<D, 8>(q, at.warp_row, k + step % 2 * SIZE, s);
         if (at.cut(step)) {
             at.mask(step, s, -INFINITY);
-            at.template clean<Swizzled<D>>(step, v + step % 2 * SIZE, first);
+            at.template clean<Swizzled<D>>(step, v + step % 2 * SIZE, cleaned);
             __syncthreads();
         }
         softmax.add(p.scale * LOG2E, s, o);
         add_product<D, 8>(s, v + step % 2 * SIZE, o);
         if (at.cut(step))
-            at.spoil(step, first, o);
+            at.spoil(step, cleaned, o);
     });
     softmax.finish(p, o);
 }
@@ -5783,7 +5801,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
     uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
     uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
     SHARED(float, values, [2][2][n]); /* KEYS: `saved` and `delta` of the queries of two tiles */
-    SHARED(int, first, [2][D]);
+    SHARED(Bits64, cleaned, [2][D]);
     const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
     const int thread = (int)threadIdx.x;
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
@@ -5808,18 +5826,18 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
         at.score_grads(KEYS ? values[now][1] : mine[1], s, d);
         if (cut) {
             at.mask(step, s, 0.0f), at.mask(step, d, 0.0f);
-            at.template clean<Swizzled<D>>(step, x, first[0]);
+            at.template clean<Swizzled<D>>(step, x, cleaned[0]);
             if (KEYS)
-                at.template clean<Swizzled<D>>(step, y, first[1]);
+                at.template clean<Swizzled<D>>(step, y, cleaned[1]);
             __syncthreads();
         }
         if (KEYS)
             add_product<D, n / 8>(s, y, dv);
         add_product<D, n / 8>(d, x, o);
         if (cut)
-            at.spoil(step, first[0], o);
+            at.spoil(step, cleaned[0], o);
         if (cut && KEYS)
-            at.spoil(step, first[1], dv);
+            at.spoil(step, cleaned[1], dv);
     });
     const Results &to = KEYS ? p.dk : p.dq;
     if (wanted(to))
@@ -5888,8 +5906,9 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    /* registers suffice for up to 128 columns and without extras */
-    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) {
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    /* registers suffice for up to 128 columns and without a cap; a ring (extras 2) is not read */
+    if (p.d > 128 || o->extras > 1 || (o->extras && o->cap > 0.0f)) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
@@ -5988,9 +6007,9 @@ template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
         }
     }
     /* Calls clean for a tile, which only wgmma reads then. */
-    __device__ __forceinline__ void clean(int step, uint16_t *tile, int *first) const
+    __device__ __forceinline__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
     {
-        at.template clean<Boxes>(step, tile, first);
+        at.template clean<Boxes>(step, tile, cleaned);
         gckpti_mbarrier_fence(); /* wgmma sees the stores */
         __syncthreads();
     }
@@ -6035,7 +6054,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
 #ifndef GCKPTI_NO_WGMMA
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
-    SHARED(int, first, [D]);
+    SHARED(Bits64, cleaned, [D]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<false, D, 1> tiles = { p, at, first_box(attention_tiles), full, NULL };
     Softmax<D> softmax;
@@ -6048,7 +6067,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
         gckpti_wgmma_wait<0>();
         gckpti_wgmma_settle(s);
         if (cut)
-            at.mask(step, s, -INFINITY), tiles.clean(step, v, first);
+            at.mask(step, s, -INFINITY), tiles.clean(step, v, cleaned);
         softmax.add(p.scale * LOG2E, s, o);
         const WgmmaLeft left(s);
         gckpti_wgmma_fence();
@@ -6056,7 +6075,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
         gckpti_wgmma_wait<0>();
         gckpti_wgmma_settle(o);
         if (cut)
-            at.spoil(step, first, o);
+            at.spoil(step, cleaned, o);
     });
     softmax.finish(p, o);
 #endif
@@ -6072,7 +6091,7 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
     SHARED(float, values, [2][2][64]);
-    SHARED(int, first, [2][D]);
+    SHARED(Bits64, cleaned, [2][D]);
     const MmaBlock<KEYS, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<KEYS, D, 2> tiles = { p, at, first_box(attention_tiles), full, values };
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[8][4], d[8][4], mine[2][2];
@@ -6090,9 +6109,9 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
         gckpti_wgmma_wait<0>();
         gckpti_wgmma_settle(d);
         if (cut)
-            at.mask(step, s, 0.0f), tiles.clean(step, x, first[0]);
+            at.mask(step, s, 0.0f), tiles.clean(step, x, cleaned[0]);
         if (cut && KEYS)
-            tiles.clean(step, y, first[1]);
+            tiles.clean(step, y, cleaned[1]);
         if (KEYS) {
             const WgmmaLeft left(s);
             gckpti_wgmma_fence();
@@ -6108,9 +6127,9 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
         gckpti_wgmma_settle(o);
         gckpti_wgmma_settle(dv);
         if (cut)
-            at.spoil(step, first[0], o);
+            at.spoil(step, cleaned[0], o);
         if (cut && KEYS)
-            at.spoil(step, first[1], dv);
+            at.spoil(step, cleaned[1], dv);
     });
     const Results &to = KEYS ? p.dk : p.dq;
     if (wanted(to))
@@ -6307,8 +6326,8 @@ struct LossBlock {
             const Matrix<uint16_t> d = matrix((const uint16_t *)(void *)z, 2 * s.row);
             if (!s.once)
                 logits(some, first, n, z);
-            run<logit_gradients_kernel>(call, dim3((unsigned)rows), 32 * (unsigned)((n + 255) / 256),
-                                        0, z, s.row, n, loss(first), saved, params);
+            run<logit_gradients_kernel>(call, dim3((unsigned)rows), (int)((n + 255) / 256 * 32), 0,
+                                        z, s.row, n, loss(first), saved, params);
             if (dx)
                 mma_product(call,
                             mma_of(rows, s.c, n, d, some, NONE, in->accumulate || first > 0,
@@ -6692,8 +6711,9 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 
 /* >>backend/self_test */
 /* Sets *broken to 0 if the device obeys the numeric specification, else to an index of wrong[]
- * below, and broken[1] to 1 if kernels with wgmma were compiled. Runs the header's self-test and detects compilation without -fmad=false (products and sums
- * are fused) or with -use_fast_math (divisions and roots are not correctly rounded). */
+ * below, and broken[1] to 1 if kernels with wgmma were compiled. Runs the header's self-test and
+ * detects compilation without -fmad=false (products and sums are fused) or with -use_fast_math
+ * (divisions and roots are not correctly rounded). */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);

@@ -103,8 +103,8 @@ same 'the contract in src/api.h and in the example of src/files/files.h' "$contr
     "$(get src/files/files.h '"contract":"\([0-9]*\)"')"
 fact examples/packaging/program "$(get examples/packaging/program/CMakeLists.txt 'cmake_minimum_required(VERSION \([0-9.]*\))')" \
     'CMake @ or newer'
-fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = \([0-9]*\).*/\1/p' Makefile)" 'sm_@, sm_[0-9]+, sm_[0-9]+ and sm_[0-9]+'
-fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = .* \([0-9]*\)$/\1/p' Makefile)" 'sm_[0-9]+, sm_[0-9]+ and sm_@'
+fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = \([0-9]*\).*/\1/p' Makefile)" 'sm_@, sm_[0-9]+a?, sm_[0-9]+ and sm_[0-9]+'
+fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = .* \([0-9]*\)$/\1/p' Makefile)" 'sm_[0-9]+a?, sm_[0-9]+ and sm_@'
 
 # ---- counts ----
 parts=$(sh tests/compile/features.sh parts docs/building.md)

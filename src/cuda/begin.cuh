@@ -1,6 +1,6 @@
 /* gradckpt_cuda.cu - a CUDA device as a backend of gradckpt.h.  MIT licence.
  *
- *     nvcc -O3 -std=c++17 -fmad=false -arch=native -c gradckpt_cuda.cu     (H100, H200: -arch=sm_90a)
+ *     nvcc -O3 -std=c++17 -fmad=false -arch=native -c gradckpt_cuda.cu (H100, H200: -arch=sm_90a)
  *
  * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
  * else is needed but CUDA 12 or newer. Then

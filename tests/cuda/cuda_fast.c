@@ -342,11 +342,13 @@ static void test_linear(int large)
         }
 }
 
-/* ---- attention. If `causal` is nonzero, the last causal - 1 keys do not exist, as in a cache that is not full ---- */
-static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
-                                  int few, unsigned narrow, unsigned held, unsigned unwanted)
+/* ---- attention. If `causal` is nonzero, the last causal - 1 keys do not exist, as in a cache that is not full. window
+ * and factor are those of gckpti_attention, or 0 ---- */
+static void test_window_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
+                                  int few, unsigned narrow, unsigned held, unsigned unwanted, int window, float factor)
 {
-    const gckpti_attention o = { heads, causal, group > 1 ? heads / group : 0, 0, 0, 0, 0 };
+    const int extras = window || factor > 0;
+    const gckpti_attention o = { heads, causal, group > 1 ? heads / group : 0, extras, window, 0, factor };
     int64_t c = heads * d, kc = c / group;
     trial t = { .name = "attention",
                 .op = &gckpti_op_attention,
@@ -363,11 +365,12 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     for (int64_t i = 0; few && i < b; i++)
         t.index[i] = (int32_t)(i % 3 == 0 ? keys / 2 : i % 3 == 1 ? 0 : keys);
     for (int64_t i = 0; i < b * keys * kc; i++)
-        if (i / kc % keys >= (few ? t.index[i / kc / keys] : whole))
+        if (i / kc % keys >= (few ? t.index[i / kc / keys] : whole) ||
+            (window && i / kc % keys + window <= whole - queries)) /* no query sees it */
             t.x[1][i] = t.x[2][i] = NAN;
     int64_t nq = b * queries * c, nk = b * keys * kc;
     double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8),
-           scale = 1 / sqrt((double)d);
+           scale = factor > 0 ? factor : 1 / sqrt((double)d);
     double *want[3], *error[3], *p = (double *)malloc((size_t)keys * 8), *all = (double *)malloc((size_t)keys * 8);
     t.given_out = floats(nq);
     t.given_saved = floats(b * heads * queries);
@@ -381,35 +384,36 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < queries; i++) {
                 const int64_t there = few ? t.index[row] : keys, last = causal ? whole - queries + i + 1 : keys;
+                const int64_t from = window && last > window ? last - window : 0;
                 int64_t seen = last < there ? last : there, at = ((row * queries + i) * heads + h) * d,
                         n = (row * heads + h) * queries + i;
                 double max = -INFINITY, sum = 0, most = 0, delta = 0, around = 0;
-                for (int64_t j = 0; j < seen; j++) {
+                for (int64_t j = from; j < seen; j++) {
                     p[j] = all[j] = 0;
                     for (int64_t e = 0; e < d; e++)
                         p[j] += Q(i, e) * K(j, e) * scale, all[j] += fabs(Q(i, e) * K(j, e)) * scale;
                     max = fmax(max, p[j]), most = fmax(most, all[j]);
                 }
-                for (int64_t j = 0; j < seen; j++)
+                for (int64_t j = from; j < seen; j++)
                     sum += p[j] = exp(p[j] - max);
-                max = seen ? max : 0, sum = seen ? sum : 1;
+                max = seen > from ? max : 0, sum = seen > from ? sum : 1;
                 t.given_saved[n] = (float)(max + log(sum));
                 /* `off` bounds the error of a score: the truncations in its sum and a few roundings (conversion to base
                  * 2, maximum, `saved`). The relative error of an exponential is the error of its score plus the error
                  * of exp2, 4 truncations. A weight p is rounded to bf16 before it is multiplied by v. */
                 double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
                 near(&t, "saved", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
-                for (int64_t j = 0; j < seen; j++)
+                for (int64_t j = from; j < seen; j++)
                     p[j] /= sum;
                 for (int64_t e = 0; e < d; e++) {
-                    for (int64_t j = 0; j < seen; j++)
+                    for (int64_t j = from; j < seen; j++)
                         out[at + e] += p[j] * V(j, e), out_error[at + e] += p[j] * fabs(V(j, e));
                     out_error[at + e] *= HALF + 2 * off + (double)(seen + 4) * 2 * CUT;
                     t.given_out[at + e] = gckpt_from_bf16(gckpt_to_bf16((float)out[at + e]));
                     delta += t.g[at + e] * (double)t.given_out[at + e],
                         around += fabs(t.g[at + e] * (double)t.given_out[at + e]);
                 }
-                for (int64_t j = 0; j < seen; j++) {
+                for (int64_t j = from; j < seen; j++) {
                     double dp = 0, wide = 0;
                     int64_t key = ((row * keys + j) * heads + h) / group * d;
                     for (int64_t e = 0; e < d; e++)
@@ -451,6 +455,12 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
     finish(&t);
 }
 
+static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
+                                  int few, unsigned narrow, unsigned held, unsigned unwanted)
+{
+    test_window_attention(b, queries, keys, heads, group, d, causal, few, narrow, held, unwanted, 0, 0);
+}
+
 static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal,
                               unsigned narrow, unsigned held, unsigned unwanted)
 {
@@ -459,9 +469,10 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
 
 /* Makes one element of q, k, v or of the output's gradient infinite or NaN, at one token. Results that do not depend on
  * that token must keep their bits; the results that add products with this element must become infinite or NaN. */
-static void test_masked(int64_t d, int64_t queries, int64_t keys)
+static void test_masked(int64_t d, int64_t queries, int64_t keys, int window)
 {
-    const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
+    const gckpti_attention o = { 1, 1, 0, window > 0, window, 0, 0 };
+    const int64_t most = window ? window : keys;
     const int64_t n[3] = { queries * d, keys * d, keys * d }, ahead = keys - queries;
     trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3,
                 .shape = { gckpt_shape3(1, queries, d), gckpt_shape3(1, keys, d), gckpt_shape3(1, keys, d) },
@@ -480,13 +491,13 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
             t.out = floats(n[0]);
             device_runs(&t);
             for (int64_t i = 0; i < n[0]; i++) { /* outputs and dq; `apart`: the query does not see the token */
-                int apart = of_query ? i / d != token : i / d < token;
+                int apart = of_query ? i / d != token : i / d < token || i / d >= token + most;
                 wrong += (apart || which == 3) && t.out[i] != clean[3][i];
                 wrong += apart && t.grad[0][i] != clean[0][i];
                 hidden += !of_query && !apart && i % d == d / 2 && isfinite(which == 1 ? t.grad[0][i] : t.out[i]);
             }
             for (int64_t i = 0; i < n[1]; i++) { /* dk, dv; `apart`: the token's query does not see the key */
-                int apart = i / d > token + ahead;
+                int apart = i / d > token + ahead || i / d + most <= token + ahead;
                 wrong += of_query && apart && (t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i]);
                 hidden += of_query && !apart && i % d == d / 2 && isfinite(t.grad[which == 0 ? 1 : 2][i]);
             }
@@ -573,11 +584,20 @@ static void test_attention(void)
     test_attention_of(1, 66, 200, 1, 128, 1 + 30, all, 3, 0);
     test_shared_attention(3, 70, 140, 2, 2, 64, 1, 1, all, 1, 0);
     test_shared_attention(3, 67, 131, 2, 2, 128, 0, 1, 7 | OUT | GRAD_OUT, 6, 0);
-    test_masked(24, 70, 70);
-    test_masked(16, 40, 71);
-    test_masked(66, 67, 67);
-    test_masked(8, 5, 67);
-    test_masked(128, 66, 70);
+    test_masked(24, 70, 70, 0);
+    test_masked(16, 40, 71, 0);
+    test_masked(66, 67, 67, 0);
+    test_masked(8, 5, 67, 0);
+    test_masked(128, 66, 70, 0);
+    test_masked(24, 140, 140, 20);
+    test_masked(66, 67, 140, 70);
+    test_window_attention(1, 330, 330, 2, 1, 16, 1, 0, all, 0, 0, 40, 0);
+    test_window_attention(1, 200, 200, 1, 1, 24, 1, 0, all, 7, 0, 1, 0.25f);
+    test_window_attention(2, 70, 141, 4, 2, 72, 1, 0, all, 2, 0, 64, 0);
+    test_window_attention(2, 130, 130, 2, 2, 128, 1, 0, all & ~2u, 5, 0, 65, 0);
+    test_window_attention(3, 100, 170, 2, 1, 8, 1, 1, all, 6, 0, 30, 0.5f);
+    test_window_attention(1, 66, 200, 1, 1, 64, 1 + 30, 0, all, 0, 0, 100, 0);
+    test_window_attention(1, 40, 40, 1, 1, 8, 0, 0, all, 0, 0, 0, 2);
     test_row_by_row(64, 70, 140, 0);
     test_row_by_row(104, 66, 66, 1);
 }

@@ -1,6 +1,7 @@
 /* Sets *broken to 0 if the device obeys the numeric specification, else to an index of wrong[]
- * below, and broken[1] to 1 if kernels with wgmma were compiled. Runs the header's self-test and detects compilation without -fmad=false (products and sums
- * are fused) or with -use_fast_math (divisions and roots are not correctly rounded). */
+ * below, and broken[1] to 1 if kernels with wgmma were compiled. Runs the header's self-test and
+ * detects compilation without -fmad=false (products and sums are fused) or with -use_fast_math
+ * (divisions and roots are not correctly rounded). */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);

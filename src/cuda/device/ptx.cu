@@ -225,10 +225,11 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
-/* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded, each
- * at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and the
- * boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes, and the
- * next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms further. */
+/* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded,
+ * each at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and
+ * the boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes,
+ * and the next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms
+ * further. */
 template <bool ALONG> __device__ inline uint64_t gckpti_wgmma_matrix(const void *boxes)
 {
     const uint64_t stride = 1024 >> 4, box = ALONG ? 1 : 64 * 128 >> 4, swizzle_128 = 1;

@@ -72,6 +72,17 @@ struct MmaPlace {
     }
 };
 
+struct Bits64 { /* a bit for each row of a tile */
+    unsigned word[2];
+};
+
+/* Returns a word with bits first to last, as far as it has these. */
+__device__ inline unsigned bits_of(int64_t first, int64_t last)
+{
+    const int begin = (int)max(first, (int64_t)0), end = (int)min(last, (int64_t)31);
+    return begin > end ? 0 : ~0u << begin & ~0u >> (31 - end);
+}
+
 template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace {
     typedef HeadRows<KEYS, n> Base;
     __device__ __forceinline__ MmaBlock(const MmaAttention &p, int block)
@@ -89,28 +100,29 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
     /* Returns true if some query does not see some key of a step's tile. */
     __device__ __forceinline__ bool cut(int step) const
     {
-        return this->lag(step) < (KEYS ? 63 : n - 1) || (!KEYS && this->columns(step) < n);
+        const int lag = this->lag(step);
+        return lag < (KEYS ? 63 : n - 1) || lag + (KEYS ? n - 1 : 63) >= this->h.window ||
+               (!KEYS && this->columns(step) < n);
     }
     /* Sets the thread's elements of s to `value` where the query does not see the key. */
     __device__ __forceinline__ void mask(int step, float (&s)[n / 8][4], float value) const
     {
         const MmaPlace here(gckpti_thread_index());
-        const int lag = this->lag(step), count = this->columns(step);
+        const int lag = this->lag(step), count = KEYS ? n : this->columns(step);
         UNROLLED(e, n / 2) {
             const int r = here.row + e / 2 % 2 * 8, c = here.pair + e / 4 * 8 + e % 2;
-            if (KEYS ? c < r - lag : c >= min(count, lag + r + 1))
+            if (c >= count || !is_visible(lag + (KEYS ? c - r : r - c), this->h.window))
                 s[e / 4][e % 4] = value;
         }
     }
     /* Replaces values of a step's tile that are not finite by 0, since 0 times these is NaN. For
-     * each column, `first` gets the first row (KEYS: counted from the last row) that had one, or
-     * INT32_MAX. Rows after the last key, which may have any values, do not count. The caller lets
-     * the block wait. */
-    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, int *first) const
+     * each column, `cleaned` gets a bit for each row that had one. Rows after the last key, which
+     * may have any values, do not count. The caller lets the block wait. */
+    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
     {
         const int thread = gckpti_thread_index(), count = this->columns(step);
         if (thread < D)
-            first[thread] = INT32_MAX;
+            cleaned[thread] = {};
         __syncthreads(); /* nor does a product read the tile any more */
 #pragma unroll 1
         for (int i = thread; i < n * D / 8; i += 128) {
@@ -121,20 +133,25 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
             for (int e = 0; e < 8; e++) {
                 const bool nonfinite = (x[e] & 0x7f80) == 0x7f80;
                 if (nonfinite && r < count)
-                    atomicMin(first + chunk * 8 + e, KEYS ? n - 1 - r : r);
+                    atomicOr(cleaned[chunk * 8 + e].word + r / 32, 1u << r % 32);
                 x[e] = nonfinite ? 0 : x[e];
             }
         }
     }
     /* Sets sums over a cleaned tile to NaN if they include a value that was not finite. */
-    __device__ void spoil(int step, const int *first, float (&o)[D / 8][4]) const
+    __device__ void spoil(int step, const Bits64 *cleaned, float (&o)[D / 8][4]) const
     {
         const MmaPlace here(gckpti_thread_index());
+        const int64_t more = this->h.window - 1;
         UNROLLED(half, 2) {
-            const int r = here.row + half * 8, last = this->lag(step) + (KEYS ? n - 1 - r : r);
-            UNROLLED(e, D / 4)
-                if (first[e / 2 * 8 + here.pair + e % 2] <= last)
+            const int r = here.row + half * 8, same = r + this->lag(step) * (KEYS ? -1 : 1);
+            const int64_t first = KEYS ? same : same - more, last = KEYS ? same + more : same;
+            const unsigned low = bits_of(first, last), high = bits_of(first - 32, last - 32);
+            UNROLLED(e, D / 4) {
+                const unsigned *word = cleaned[e / 2 * 8 + here.pair + e % 2].word;
+                if ((word[0] & low) | (word[1] & high))
                     o[e / 2][2 * half + e % 2] = NAN;
+            }
         }
     }
     /* Returns a value of query i of a step's head: max + log(sum), in base 2, or delta. */
@@ -249,7 +266,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    SHARED(int, first, [D]);
+    SHARED(Bits64, cleaned, [D]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     Softmax<D> softmax;
     float o[D / 8][4] = {}, s[8][4];
@@ -262,13 +279,13 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
         scores<D, 8>(q, at.warp_row, k + step % 2 * SIZE, s);
         if (at.cut(step)) {
             at.mask(step, s, -INFINITY);
-            at.template clean<Swizzled<D>>(step, v + step % 2 * SIZE, first);
+            at.template clean<Swizzled<D>>(step, v + step % 2 * SIZE, cleaned);
             __syncthreads();
         }
         softmax.add(p.scale * LOG2E, s, o);
         add_product<D, 8>(s, v + step % 2 * SIZE, o);
         if (at.cut(step))
-            at.spoil(step, first, o);
+            at.spoil(step, cleaned, o);
     });
     softmax.finish(p, o);
 }
@@ -284,7 +301,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
     uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
     uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
     SHARED(float, values, [2][2][n]); /* KEYS: `saved` and `delta` of the queries of two tiles */
-    SHARED(int, first, [2][D]);
+    SHARED(Bits64, cleaned, [2][D]);
     const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
     const int thread = (int)threadIdx.x;
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
@@ -309,18 +326,18 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
         at.score_grads(KEYS ? values[now][1] : mine[1], s, d);
         if (cut) {
             at.mask(step, s, 0.0f), at.mask(step, d, 0.0f);
-            at.template clean<Swizzled<D>>(step, x, first[0]);
+            at.template clean<Swizzled<D>>(step, x, cleaned[0]);
             if (KEYS)
-                at.template clean<Swizzled<D>>(step, y, first[1]);
+                at.template clean<Swizzled<D>>(step, y, cleaned[1]);
             __syncthreads();
         }
         if (KEYS)
             add_product<D, n / 8>(s, y, dv);
         add_product<D, n / 8>(d, x, o);
         if (cut)
-            at.spoil(step, first[0], o);
+            at.spoil(step, cleaned[0], o);
         if (cut && KEYS)
-            at.spoil(step, first[1], dv);
+            at.spoil(step, cleaned[1], dv);
     });
     const Results &to = KEYS ? p.dk : p.dq;
     if (wanted(to))
@@ -389,8 +406,9 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    /* registers suffice for up to 128 columns and without extras */
-    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) {
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    /* registers suffice for up to 128 columns and without a cap; a ring (extras 2) is not read */
+    if (p.d > 128 || o->extras > 1 || (o->extras && o->cap > 0.0f)) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }

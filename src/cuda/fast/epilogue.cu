@@ -113,8 +113,8 @@ __host__ __device__ inline int tile_count(const MmaProduct &p, int size)
     return (p.m + size - 1) / size * ((p.n + size - 1) / size);
 }
 
-/* Positions of a tile, of a warp's part of it (a quarter or, in wgmma, 16 of each 64 rows), and of a
- * thread's first element in c. */
+/* Positions of a tile, of a warp's part of it (a quarter or, in wgmma, 16 of each 64 rows), and of
+ * a thread's first element in c. */
 template <int size, int ROWS = 16> struct MmaCoords {
     int i0, j0, row, column, i, j;
     __device__ MmaCoords(const MmaProduct &p, int tile, int thread)

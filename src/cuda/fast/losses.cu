@@ -160,8 +160,8 @@ struct LossBlock {
             const Matrix<uint16_t> d = matrix((const uint16_t *)(void *)z, 2 * s.row);
             if (!s.once)
                 logits(some, first, n, z);
-            run<logit_gradients_kernel>(call, dim3((unsigned)rows), 32 * (unsigned)((n + 255) / 256),
-                                        0, z, s.row, n, loss(first), saved, params);
+            run<logit_gradients_kernel>(call, dim3((unsigned)rows), (int)((n + 255) / 256 * 32), 0,
+                                        z, s.row, n, loss(first), saved, params);
             if (dx)
                 mma_product(call,
                             mma_of(rows, s.c, n, d, some, NONE, in->accumulate || first > 0,

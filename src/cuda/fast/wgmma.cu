@@ -9,16 +9,16 @@
  * the next share continues the chain from there. A share has at least the terms of a tile, so a
  * block can begin with the tile that it hands on and end with the tile that it continues.
  *
- * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only for
- * the share before its own, whose block has begun, and which is handed on before that block waits
- * for anything. */
+ * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only
+ * for the share before its own, whose block has begun, and which is handed on before that block
+ * waits for anything. */
 enum { BOX = 64, BOX_SIZE = BOX * BOX };
 
 struct WgmmaProduct {
     CUtensorMap a, b;
     MmaProduct p;
-    /* NULL: each block computes a tile. Else [0]: number of shares drawn, 0 between launches; [1 + i]:
-     * 1 if c has the sums of the tile that share i hands on. */
+    /* NULL: each block computes a tile. Else [0]: number of shares drawn, 0 between launches;
+     * [1 + i]: 1 if c has the sums of the tile that share i hands on. */
     unsigned *shares;
 };
 

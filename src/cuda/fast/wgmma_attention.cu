@@ -85,9 +85,9 @@ template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
         }
     }
     /* Calls clean for a tile, which only wgmma reads then. */
-    __device__ __forceinline__ void clean(int step, uint16_t *tile, int *first) const
+    __device__ __forceinline__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
     {
-        at.template clean<Boxes>(step, tile, first);
+        at.template clean<Boxes>(step, tile, cleaned);
         gckpti_mbarrier_fence(); /* wgmma sees the stores */
         __syncthreads();
     }
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
 #ifndef GCKPTI_NO_WGMMA
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
-    SHARED(int, first, [D]);
+    SHARED(Bits64, cleaned, [D]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<false, D, 1> tiles = { p, at, first_box(attention_tiles), full, NULL };
     Softmax<D> softmax;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
         gckpti_wgmma_wait<0>();
         gckpti_wgmma_settle(s);
         if (cut)
-            at.mask(step, s, -INFINITY), tiles.clean(step, v, first);
+            at.mask(step, s, -INFINITY), tiles.clean(step, v, cleaned);
         softmax.add(p.scale * LOG2E, s, o);
         const WgmmaLeft left(s);
         gckpti_wgmma_fence();
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
         gckpti_wgmma_wait<0>();
         gckpti_wgmma_settle(o);
         if (cut)
-            at.spoil(step, first, o);
+            at.spoil(step, cleaned, o);
     });
     softmax.finish(p, o);
 #endif
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
     SHARED(float, values, [2][2][64]);
-    SHARED(int, first, [2][D]);
+    SHARED(Bits64, cleaned, [2][D]);
     const MmaBlock<KEYS, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<KEYS, D, 2> tiles = { p, at, first_box(attention_tiles), full, values };
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[8][4], d[8][4], mine[2][2];
@@ -187,9 +187,9 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
         gckpti_wgmma_wait<0>();
         gckpti_wgmma_settle(d);
         if (cut)
-            at.mask(step, s, 0.0f), tiles.clean(step, x, first[0]);
+            at.mask(step, s, 0.0f), tiles.clean(step, x, cleaned[0]);
         if (cut && KEYS)
-            tiles.clean(step, y, first[1]);
+            tiles.clean(step, y, cleaned[1]);
         if (KEYS) {
             const WgmmaLeft left(s);
             gckpti_wgmma_fence();
@@ -205,9 +205,9 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
         gckpti_wgmma_settle(o);
         gckpti_wgmma_settle(dv);
         if (cut)
-            at.spoil(step, first[0], o);
+            at.spoil(step, cleaned[0], o);
         if (cut && KEYS)
-            at.spoil(step, first[1], dv);
+            at.spoil(step, cleaned[1], dv);
     });
     const Results &to = KEYS ? p.dk : p.dq;
     if (wanted(to))

@@ -284,18 +284,18 @@ class Machine:
         for i, value in enumerate(values):
             cells[at // size + i] = np.broadcast_to(value, self.lanes)[self.active()]
 
-    def add(self, space, address, bits, value):
-        """Adds atomically, in the order of lanes. Returns the old values."""
+    def atomic(self, combine, space, address, bits, value):
+        """Combines values with memory, in the order of lanes. Returns the old values."""
         size, lanes = bits // 8, self.active()
         self.effects += 1
         views, at, of = self.place(space, address, size)
         cells, out = views[bits], np.zeros(self.lanes, UNSIGNED[bits])
         if of is not None and not self.shared.wrote[self.shared.touched(lanes, at, size)[1]].all():
-            raise Wrong("adds to shared memory that nothing has written")
+            raise Wrong("an atomic operation on shared memory that nothing has written")
         value = np.broadcast_to(value, self.lanes)[lanes].view(cells.dtype)
         for lane, place, one in zip(lanes, at // size, value):
             out[lane] = cells[place]
-            cells[place] += one
+            cells[place] = combine(cells[place], one)
         return out
 
     def copy_later(self, to, source, valid, count):

@@ -27,7 +27,7 @@ LANE, GROUP, WITHIN = np.arange(LANES), np.arange(LANES) // 4, np.arange(LANES) 
 # Modifiers that have no effect in this model.
 HARMLESS = {"rn", "lo", "uni", "sync", "aligned", "nc", "to", "cta", "relaxed", "gpu", "cg"}
 SPECIAL = re.compile(r"%laneid|%n?(tid|ctaid)\.[xyz]")
-SHARED_ACCESS = re.compile(r"\b(?:ld|st|atom|red)\.shared\.(?:add\.)?(?:v(\d)\.)?([a-z]\d+)\s")
+SHARED_ACCESS = re.compile(r"\b(?:ld|st|atom|red)\.shared\.(?:(?:add|or)\.)?(?:v(\d)\.)?([a-z]\d+)\s")
 
 
 class Steps:
@@ -588,10 +588,11 @@ class Builder(hopper.Instructions):
 
     def op_atom(self, to, at, value):
         space, bits = self.one_of(SPACES, "generic"), bits_of(self.kind)
-        if not self.has("add") or self.kind[0] == "f":
+        combine = np.add if self.has("add") else np.bitwise_or if self.has("or") else None
+        if not combine or self.kind[0] == "f":
             raise Unknown(self.instruction.line)
         put, at, get = self.put(to), self.address(at), self.get(value, self.kind)
-        return lambda m: put(m, m.add(space, at(m), bits, get(m)))
+        return lambda m: put(m, m.atomic(combine, space, at(m), bits, get(m)))
 
     def op_red(self, at, value):
         return self.op_atom("_", at, value)
