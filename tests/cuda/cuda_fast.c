@@ -593,6 +593,8 @@ static void test_attention(void)
     test_masked(66, 67, 140, 70);
     test_window_attention(1, 330, 330, 2, 1, 16, 1, 0, all, 0, 0, 40, 0);
     test_window_attention(1, 200, 200, 1, 1, 24, 1, 0, all, 7, 0, 1, 0.25f);
+    test_window_attention(1, 200, 200, 1, 1, 16, 1, 0, all, 0, 0, 127, 0); /* tiles without one pair */
+    test_window_attention(1, 140, 140, 1, 1, 72, 1, 0, all, 0, 0, 95, 0);
     test_window_attention(2, 70, 141, 4, 2, 72, 1, 0, all, 2, 0, 64, 0);
     test_window_attention(2, 130, 130, 2, 2, 128, 1, 0, all & ~2u, 5, 0, 65, 0);
     test_window_attention(3, 100, 170, 2, 1, 8, 1, 1, all, 6, 0, 30, 0.5f);
