@@ -127,11 +127,6 @@ __device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map
     TMA_LOAD("2d", "%3, %4", "r"(x), "r"(y));
 }
 __device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
-                                                int z, uint64_t *bar)
-{
-    TMA_LOAD("3d", "%3, %4, %5", "r"(x), "r"(y), "r"(z));
-}
-__device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
                                                 int z, int w, uint64_t *bar)
 {
     TMA_LOAD("4d", "%3, %4, %5, %6", "r"(x), "r"(y), "r"(z), "r"(w));
