@@ -151,8 +151,8 @@ gckpt_call new_call(gckpt_precision precision, const void *attributes, int input
  * kernel or its workspace does not fit into memory. */
 double time_op(const gckpt_op *op, gckpt_kind kind, gckpt_call c)
 {
-    gckpt_kernel kernel =
-        c.precision == GCKPT_BF16_FAST ? find_fast(gpu, op, kind) : find(gpu, op, kind);
+    gckpt_kernel kernel = c.precision == GCKPT_BF16_FAST ? find<FAST_OPS>(gpu, op, kind)
+                                                         : find<EXACT_OPS>(gpu, op, kind);
     gckpt_call planned = c;
     if (!kernel || op->shape(&planned) != GCKPT_OK || workspace(gpu, op, &planned) != GCKPT_OK)
         return -1;

@@ -54,8 +54,10 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
+    OP_AS(permute, moves_by<gckpti_permute_move>) OP_AS(concat, moves_by<gckpti_concat_move>) OP(pad)
+    OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(broadcast_matmul)
+    OP_AS(max, max_by<true, false>) OP_AS(argmax, max_by<false, false>)
+    OP_AS(top_k, max_by<true, true>) OP_AS(top_k_indices, max_by<false, true>)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP_AS(upsample, windows_by<UPSAMPLE>) OP_AS(max_pool, windows_by<MAX_POOL>)
@@ -101,17 +103,10 @@ template <size_t N> const OpKernels *row_of(const OpKernels (&ops)[N], const gck
     return NULL;
 }
 
-gckpt_kernel kernel_of(const OpKernels *row, gckpt_kind kind)
+template <const auto &OPS> gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
+    const OpKernels *row = row_of(OPS, op);
     return !row ? NULL : kind == GCKPT_FORWARD ? row->forward : row->backward;
-}
-gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
-{
-    return kernel_of(row_of(EXACT_OPS, op), kind);
-}
-gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
-{
-    return kernel_of(row_of(FAST_OPS, op), kind);
 }
 
 gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)

@@ -27,14 +27,9 @@ void run_moves(const gckpt_call *call, bool backward, int n, gckpti_move_fn *axe
 }
 
 #ifndef GCKPT_NO_AXES
-void permute_by(const gckpt_call *call, bool backward)
+template <gckpti_move_fn *AXES> void moves_by(const gckpt_call *call, bool backward)
 {
-    run_moves(call, backward, 1, gckpti_permute_move);
-}
-
-void concat_by(const gckpt_call *call, bool backward)
-{
-    run_moves(call, backward, call->inputs, gckpti_concat_move);
+    run_moves(call, backward, call->inputs, AXES);
 }
 
 void pad_by(const gckpt_call *call, bool backward)
