@@ -1,4 +1,12 @@
 #ifndef GCKPT_NO_AXES
+struct Quotient { /* a / divisor */
+    float divisor;
+    __device__ void operator()(float *d, float a, float, float, int accumulate) const
+    {
+        gckpti_put(d, divisor != 1.0f ? a / divisor : a, accumulate);
+    }
+};
+
 __device__ void sum_of_row(int64_t r, const float *x, float *out, int64_t n, float divisor)
 {
     gckpti_store_n_warp(out + r, gckpti_sum_from_warp(x + r * n, n, 0.0f) / divisor, 1);

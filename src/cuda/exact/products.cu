@@ -256,3 +256,25 @@ void products(const gckpt_call *call, const gckpti_product *t)
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
 }
+
+/* Computes the gradient of the third input: the sum of g over rows. */
+void bias_gradient(const gckpt_call *call)
+{
+    const RowTerms<> of = { {}, grad_out_of(call), NONE, gckpti_last(&call->shape) };
+    if (call->inputs == 3)
+        column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
+}
+
+void linear_by(const gckpt_call *call, bool backward)
+{
+    gckpti_run_matmul(call, backward, products);
+    if (backward)
+        bias_gradient(call);
+}
+
+#ifndef GCKPT_NO_AXES
+void broadcast_matmul_by(const gckpt_call *call, bool backward)
+{
+    gckpti_broadcast_matmul_run(call, backward, products);
+}
+#endif
