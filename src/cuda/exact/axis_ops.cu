@@ -73,8 +73,8 @@ __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gck
     gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
-/* Computes values and their indices or, backward, the gradient; without VALUES, only indices. A line
- * has one result or, if MANY, as many as the second attribute. */
+/* Computes values and their indices or, backward, the gradient; without VALUES, only indices. A
+ * line has one result or, if MANY, as many as the second attribute. */
 template <bool VALUES, bool MANY> void max_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];

@@ -257,24 +257,11 @@ void products(const gckpt_call *call, const gckpti_product *t)
     tile->run(call, &q);
 }
 
-/* Computes the gradient of the third input: the sum of g over rows. */
-void bias_gradient(const gckpt_call *call)
+/* Runs an op by F(.., PRODUCTS). A third input is a bias: its gradient is the sum of rows of g. */
+template <auto F, auto PRODUCTS> void products_by(const gckpt_call *call, bool backward)
 {
     const RowTerms<> of = { {}, grad_out_of(call), NONE, gckpti_last(&call->shape) };
-    if (call->inputs == 3)
+    F(call, backward, PRODUCTS);
+    if (backward && call->inputs == 3)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
-
-void linear_by(const gckpt_call *call, bool backward)
-{
-    gckpti_run_matmul(call, backward, products);
-    if (backward)
-        bias_gradient(call);
-}
-
-#ifndef GCKPT_NO_AXES
-void broadcast_matmul_by(const gckpt_call *call, bool backward)
-{
-    gckpti_broadcast_matmul_run(call, backward, products);
-}
-#endif
