@@ -242,9 +242,6 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
 }
 
 /* ---- elementwise ---- */
-__device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
-__device__ inline float gelu_deriv(float x, const float *) { return gelu_deriv_of(x); }
-
 void gelu_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg &in = call->in[0];
@@ -252,7 +249,7 @@ void gelu_by(const gckpt_call *call, bool backward)
     if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
                  : try_fuse(call, GELU, x, NONE, out_of(call)))
         return;
-    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n>(call, backward, GCKPT_IN(0), 0);
+    unary_by<gelu_of, gelu_deriv_of, gckpti_put_product_n>(call, backward, GCKPT_IN(0), 0);
 }
 
 /* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
