@@ -151,8 +151,8 @@ gckpt_call new_call(gckpt_precision precision, const void *attributes, int input
  * kernel or its workspace does not fit into memory. */
 double time_op(const gckpt_op *op, gckpt_kind kind, gckpt_call c)
 {
-    gckpt_kernel kernel =
-        c.precision == GCKPT_BF16_FAST ? find_fast(gpu, op, kind) : find(gpu, op, kind);
+    gckpt_kernel kernel = c.precision == GCKPT_BF16_FAST ? find<FAST_OPS>(gpu, op, kind)
+                                                         : find<EXACT_OPS>(gpu, op, kind);
     gckpt_call planned = c;
     if (!kernel || op->shape(&planned) != GCKPT_OK || workspace(gpu, op, &planned) != GCKPT_OK)
         return -1;
@@ -419,7 +419,9 @@ void test_bandwidth(double peak)
         c.in[i].grad = vectors.f() + 2 * i * n, c.in[i].compensation = vectors.f() + (2 * i + 1) * n;
     print_bandwidth("layernorm, dx, dgain, dbias", 3 * each,
                     time_op(&gckpti_op_layernorm, GCKPT_BACKWARD, c), peak);
-    print_bandwidth("linear's dbias (Kahan)", each, seconds([&] { bias_gradient(&c); }), peak);
+    const RowTerms<> rows = { {}, grad_out_of(&c), NONE, n };
+    print_bandwidth("linear's dbias (Kahan)", each,
+                    seconds([&] { column_sums(&c, rows, sum_of(c.in[2]), {}, m, n); }), peak);
 
     c = new_call(GCKPT_FP32, NULL, 2);
     c.in[0].shape = gckpt_shape2(v, n), c.in[1].shape = gckpt_shape1(m);

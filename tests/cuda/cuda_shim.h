@@ -1157,10 +1157,6 @@ inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, uint
 {
     shim::load_box(to, map, x, y, 0, 0, bar);
 }
-inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int z, uint64_t *bar)
-{
-    shim::load_box(to, map, x, y, z, 0, bar);
-}
 inline void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y, int z, int w,
                             uint64_t *bar)
 {

@@ -42,7 +42,9 @@ struct OpKernels {
 const OpKernels EXACT_OPS[] = {
     GCKPTI_UNARY_OPS(OP_OF) GCKPTI_UNARY_OPS_WITH(OP_OF) GCKPTI_BINARY_OPS(OP_OF)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
-    OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
+    OP_AS(linear, products_by<gckpti_run_matmul, products>)
+    OP_AS(matmul, products_by<gckpti_run_matmul, products>)
+    OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
     OP_WORDS(embed, embed, embed_by) OP_WORDS(gather, embed, embed_by)
     OP_WORDS(attention, attention, attention_by)
@@ -54,13 +56,16 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
+    OP_AS(permute, moves_by<gckpti_permute_move>) OP_AS(concat, moves_by<gckpti_concat_move>)
+    OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>)
+    OP_AS(broadcast_matmul, products_by<gckpti_broadcast_matmul_run, products>)
+    OP_AS(max, max_by<true, false>) OP_AS(argmax, max_by<false, false>)
+    OP_AS(top_k, max_by<true, true>) OP_AS(top_k_indices, max_by<false, true>)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP_AS(upsample, windows_by<UPSAMPLE>) OP_AS(max_pool, windows_by<MAX_POOL>)
     OP_WORDS(average_pool, no, windows_by<AVERAGE_POOL>)
-    OP_WORDS(conv2d, no, conv2d_by)
+    OP_WORDS(conv2d, no, products_by<gckpti_run_conv, conv>)
     OP_WORDS(groupnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
@@ -101,17 +106,10 @@ template <size_t N> const OpKernels *row_of(const OpKernels (&ops)[N], const gck
     return NULL;
 }
 
-gckpt_kernel kernel_of(const OpKernels *row, gckpt_kind kind)
+template <const auto &OPS> gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
+    const OpKernels *row = row_of(OPS, op);
     return !row ? NULL : kind == GCKPT_FORWARD ? row->forward : row->backward;
-}
-gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
-{
-    return kernel_of(row_of(EXACT_OPS, op), kind);
-}
-gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
-{
-    return kernel_of(row_of(FAST_OPS, op), kind);
 }
 
 gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)

@@ -116,8 +116,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
-                   find, fill, locked_with<add>, locked_with<convert>, update, finish, replay,
-                   end_capture, discard_captures, memory_hint, find_fast, host_get,
+                   find<EXACT_OPS>, fill, locked_with<add>, locked_with<convert>, update, finish,
+                   replay, end_capture, discard_captures, memory_hint, find<FAST_OPS>, host_get,
                    release<cudaFreeHost>, copy_async, wait_copies, locked_with<dequantise>,
                    use_comm_queue, wait_comm_queue };
     d->ready = 1;

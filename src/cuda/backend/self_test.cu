@@ -23,15 +23,16 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     broken[1] = gckpti_has_wgmma();
 }
 
-/* Runs small products of integers by wgmma and returns true if they are exact: in all layouts, with
- * rows, columns and terms that do not fill a tile, and with shared terms. */
-bool wgmma_is_exact(Device *d)
+/* Multiplies small integers by wgmma in tiles of this size and this layout. Returns true if the
+ * product is exact. Its rows, columns and terms do not fill a tile; some blocks share terms. */
+template <int size, int a_along, int b_along> bool wgmma_is_exact(Device *d)
 {
-    enum { M = 72, N = 136, K = 80, SIZE = M * N, PRODUCTS = 4, BLOCKS = 5 };
+    enum { M = 72, N = 136, K = 80, BLOCKS = 5 };
     uint16_t terms[N * K], *x = NULL;
+    float got[M * N];
     for (int i = 0; i < N * K; i++)
         terms[i] = gckpti_to_bf16((float)(i * 37 % 11 % 7 - 3));
-    check(d, cudaMalloc(&x, sizeof terms + PRODUCTS * SIZE * sizeof(float)), "cudaMalloc");
+    check(d, cudaMalloc(&x, sizeof terms + sizeof got), "cudaMalloc");
     if (!x)
         return false;
     float *c = (float *)(void *)(x + N * K);
@@ -39,32 +40,21 @@ bool wgmma_is_exact(Device *d)
           "self-test");
     gckpt_call call = {};
     call.backend = d;
-    for (int i = 0; i < PRODUCTS; i++) {
-        const fast::MmaProduct p =
-            fast::mma_of(M, N, K, matrix(x, i < 2 ? K : M), matrix(x, i == 1 ? K : N), NONE, 0,
-                         { c + i * SIZE, NULL });
-        (i == 0   ? fast::wgmma_product<128, 1, 0, fast::STORE>
-         : i == 1 ? fast::wgmma_product<128, 1, 1, fast::STORE>
-         : i == 2 ? fast::wgmma_product<128, 0, 0, fast::STORE>
-                  : fast::wgmma_product<64, 0, 0, fast::STORE>)(&call, p, BLOCKS);
-    }
-    std::vector<float> got(PRODUCTS * SIZE);
-    check(d,
-          cudaMemcpyAsync(got.data(), c, got.size() * sizeof(float), cudaMemcpyDeviceToHost,
-                          d->stream),
-          "self-test");
-    wait_all(d, "self-test");
+    const fast::MmaProduct p = fast::mma_of(M, N, K, matrix(x, a_along ? K : M),
+                                            matrix(x, b_along ? K : N), NONE, 0, { c, NULL });
+    fast::wgmma_product<size, a_along, b_along, fast::STORE>(&call, p, BLOCKS);
+    copy_out(d, got, c, sizeof got);
     check(d, cudaFree(x), "cudaFree");
-    bool exact = true;
-    for (int at = 0; at < PRODUCTS * SIZE; at++) {
-        const int which = at / SIZE, i = at / N % M, j = at % N;
+    for (int at = 0; at < M * N; at++) {
+        const int i = at / N, j = at % N;
         float sum = 0.0f;
         for (int k = 0; k < K; k++)
-            sum += gckpti_from_bf16(terms[which < 2 ? i * K + k : k * M + i]) *
-                   gckpti_from_bf16(terms[which == 1 ? j * K + k : k * N + j]);
-        exact = exact && got[at] == sum;
+            sum += gckpti_from_bf16(terms[a_along ? i * K + k : k * M + i]) *
+                   gckpti_from_bf16(terms[b_along ? j * K + k : k * N + j]);
+        if (got[at] != sum)
+            return false;
     }
-    return exact;
+    return true;
 }
 
 /* Lets products use wgmma if the device has it, unless that was not compiled, is wrong or causes an
@@ -86,7 +76,9 @@ void choose_wgmma(Device *d, bool compiled)
     check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
 #endif
     d->encode = (decltype(d->encode))encode;
-    d->wgmma = compiled && encode && wgmma_is_exact(d) && !d->problem[0];
+    d->wgmma = compiled && encode && wgmma_is_exact<128, 1, 0>(d) &&
+               wgmma_is_exact<128, 1, 1>(d) && wgmma_is_exact<128, 0, 0>(d) &&
+               wgmma_is_exact<64, 0, 0>(d) && !d->problem[0];
     if (d->wgmma)
         return;
     fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,
@@ -108,17 +100,15 @@ void self_test(Device *d)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "products of bf16 plans do not flush to zero" };
-    int broken[2] = { -1, 0 }, *result = (int *)(void *)d->params;
+    int broken[2], *result = (int *)(void *)d->params;
     launch<self_test_kernel>(d, 1, 1, 0, 1.000244140625f, 1.00048828125f, result);
-    check(d, cudaMemcpyAsync(broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
-          "self-test");
+    copy_out(d, broken, result, sizeof broken);
     check(d, cudaMemsetAsync(d->params, 0, PARAM_BYTES, d->stream), "self-test");
-    wait_all(d, "self-test");
     if (broken[0] && !d->problem[0])
         snprintf(d->problem, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
                  "without -use_fast_math",
-                 d->number, wrong[broken[0] < 0 || broken[0] > 7 ? 0 : broken[0]]);
+                 d->number, wrong[broken[0]]);
     if (!d->problem[0])
         choose_wgmma(d, broken[1]);
 }

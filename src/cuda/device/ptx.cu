@@ -60,13 +60,13 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Packs two floats as bf16, the first in the lower half. NaNs differ from gckpti_to_bf16's. */
-__device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
+/* Packs two floats as bf16, the first in the lower half. Keeps subnormals. NaNs differ from
+ * gckpti_to_bf16's. */
+__device__ __forceinline__ uint32_t bf16_pair(float first, float second)
 {
     uint32_t y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    y = gckpti_bits(first) & 0x7f800000u ? y : y & 0xffff8000u; /* subnormals become zeros */
-    return gckpti_bits(second) & 0x7f800000u ? y : y & 0x8000ffffu;
+    return y;
 }
 #define UNROLL _Pragma("unroll")
 __device__ __forceinline__ uint32_t gckpti_shared_address(const void *p)
@@ -125,11 +125,6 @@ __device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map
                                                 uint64_t *bar)
 {
     TMA_LOAD("2d", "%3, %4", "r"(x), "r"(y));
-}
-__device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
-                                                int z, uint64_t *bar)
-{
-    TMA_LOAD("3d", "%3, %4, %5", "r"(x), "r"(y), "r"(z));
 }
 __device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
                                                 int z, int w, uint64_t *bar)
@@ -216,7 +211,7 @@ __device__ __forceinline__ void gckpti_acquire(const unsigned *flag)
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
 }
 #else
-uint32_t gckpti_to_bf16_pair(float first, float second)
+uint32_t bf16_pair(float first, float second)
 {
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 }
@@ -225,6 +220,13 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
+/* The same, but subnormals become zeros. */
+__device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
+{
+    const uint32_t y = bf16_pair(first, second),
+                   low = gckpti_bits(first) & 0x7f800000u ? y : y & 0xffff8000u;
+    return gckpti_bits(second) & 0x7f800000u ? low : low & 0x8000ffffu;
+}
 /* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded,
  * each at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and
  * the boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes,

@@ -1,4 +1,12 @@
 #ifndef GCKPT_NO_AXES
+struct Quotient { /* a / divisor */
+    float divisor;
+    __device__ void operator()(float *d, float a, float, float, int accumulate) const
+    {
+        gckpti_put(d, divisor != 1.0f ? a / divisor : a, accumulate);
+    }
+};
+
 __device__ void sum_of_row(int64_t r, const float *x, float *out, int64_t n, float divisor)
 {
     gckpti_store_n_warp(out + r, gckpti_sum_from_warp(x + r * n, n, 0.0f) / divisor, 1);
@@ -65,32 +73,21 @@ __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gck
     gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
-/* Computes values and indices or, backward, the gradient; out or index may be NULL. */
-void maxima_of(const gckpt_call *call, bool backward, float *out, void *index, int k)
+/* Computes values and their indices or, backward, the gradient; without VALUES, only indices. A
+ * line has one result or, if MANY, as many as the second attribute. */
+template <bool VALUES, bool MANY> void max_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
+    const int *o = (const int *)call->attributes, k = MANY ? o[1] : 1;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, o[0]);
     const int64_t lines = v.outer * v.inner;
-    int32_t *at = (int32_t *)index;
+    float *out = VALUES ? call->out : NULL;
+    int32_t *index = (int32_t *)(VALUES ? call->saved : call->out);
     if (!backward)
-        return for_each_row<max_of>(call, lines, v, x->data, out, at, k);
+        return for_each_row<max_of>(call, lines, v, x->data, out, index, k);
     if (x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     if (x->grad)
-        for_each<max_gradient_at>(call, lines * k, v, *x, call->grad_out, at, k);
-}
-int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
-void max_by(const gckpt_call *call, bool backward)
-{
-    maxima_of(call, backward, call->out, call->saved, 1);
-}
-void argmax_by(const gckpt_call *call, bool) { maxima_of(call, false, NULL, call->out, 1); }
-void top_k_by(const gckpt_call *call, bool backward)
-{
-    maxima_of(call, backward, call->out, call->saved, number_of(call));
-}
-void top_k_indices_by(const gckpt_call *call, bool)
-{
-    maxima_of(call, false, NULL, call->out, number_of(call));
+        for_each<max_gradient_at>(call, lines * k, v, *x, call->grad_out, index, k);
 }
 #endif

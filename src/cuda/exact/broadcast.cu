@@ -1,3 +1,78 @@
+/* ---- broadcasting: rules of gradients ---- */
+/* Returns true if an element of a condition, f32 or i32, is not 0; -0 counts as 0. */
+__device__ inline bool holds(float word, bool is_i32)
+{
+    return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
+}
+
+/* Rules of gradients: rows of GCKPTI_BINARY_GRADS, or those of op `where`, which pass g where the
+ * condition `other` is true (WHERE) or false (ELSEWHERE). */
+#define NAME(name, ...) GRAD_##name,
+enum Rule { GCKPTI_BINARY_GRADS(NAME) WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
+#undef NAME
+struct Gradient {
+    Rule rule;
+    __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
+    {
+        switch (rule) {
+#define PUT(name, ...)                                                                             \
+    case GRAD_##name:                                                                              \
+        gckpti_##name##_put(d, g, self, other, accumulate);                                        \
+        break;
+            GCKPTI_BINARY_GRADS(PUT)
+#undef PUT
+        default:
+            if (holds(other, rule >= WHERE_I32) != ((rule - WHERE) % 2 == 0))
+                g = 0.0f;
+            gckpti_put(d, g, accumulate);
+        }
+    }
+};
+
+/* Terms of sums of g, by a rule of gradients. `self` is indexed like the sums; it may be NONE, and
+ * so may `other`. sums() sets the last fields: axes of the sums; axes over which they sum, of which
+ * the innermost has these steps in g and `other`. */
+struct Sums : Terms {
+    static constexpr bool MIXED = true;
+    static constexpr int AHEAD = 16; /* its terms are long */
+    struct Column {
+        int64_t g, other;
+        float self;
+    };
+    Gradient rule;
+    Values g, other, self;
+    gckpti_iter column, plane;
+    int64_t step[2];
+
+    __device__ Column column_of(int64_t c, int64_t p) const
+    {
+        const Places at = places_of(column, c), first = places_of(plane, p);
+        return { at.at[1] + first.at[1], at.at[2] + first.at[2], value_at(self, c) };
+    }
+    bool is_bf16(void) const { return g.bf16; }
+    template <bool BF16> __device__ void read(const Column &c, int64_t r, float *term) const
+    {
+        const float x = value_as<BF16>(g, c.g + r * step[0]);
+        rule(term, x, value_at(other, c.other + r * step[1]), c.self, 1); /* *term was +0 */
+    }
+};
+
+/* Sums g, tensor 1 of the iterator, to tensor 0; `other` is tensor 2. */
+void sums(const gckpt_call *call, const gckpti_iter &it, Sums s, const Sum &to)
+{
+    int64_t rows = 1;
+    s.column.n = s.plane.n = 0, s.column.tensors = s.plane.tensors = 4;
+    s.step[0] = s.step[1] = 0;
+    for (int k = 0; k < it.n; k++) {
+        const int64_t step[4] = { it.step[0][k], it.step[1][k], it.step[2][k], 0 };
+        if (!step[0] && rows == 1)
+            rows = it.size[k], s.step[0] = step[1], s.step[1] = step[2];
+        else
+            gckpti_iter_add_axis(step[0] ? &s.column : &s.plane, it.size[k], step);
+    }
+    column_sums(call, s, to, {}, rows, count_of(s.column), count_of(s.plane));
+}
+
 /* Returns the values of an input, or the words of an i32 one. */
 Values words_of(const gckpt_arg &x)
 {

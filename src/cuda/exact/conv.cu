@@ -142,11 +142,4 @@ void conv(const gckpt_call *call, gckpti_conv *s)
         conv_by(call, Product<Gather, Operand>{ t, image, operand_of(&columns, t.n, t.k, 0), vecs,
                                                 t.n, {} });
 }
-
-void conv2d_by(const gckpt_call *call, bool backward)
-{
-    gckpti_run_conv(call, backward, conv);
-    if (backward)
-        bias_gradient(call);
-}
 #endif

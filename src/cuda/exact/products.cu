@@ -256,3 +256,12 @@ void products(const gckpt_call *call, const gckpti_product *t)
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
 }
+
+/* Runs an op by F(.., PRODUCTS). A third input is a bias: its gradient is the sum of rows of g. */
+template <auto F, auto PRODUCTS> void products_by(const gckpt_call *call, bool backward)
+{
+    const RowTerms<> of = { {}, grad_out_of(call), NONE, gckpti_last(&call->shape) };
+    F(call, backward, PRODUCTS);
+    if (backward && call->inputs == 3)
+        column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
+}

@@ -105,46 +105,16 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
                                       rows, n);
 }
 
-/* Terms of sums of g, by a rule of gradients. `self` is indexed like the sums; it may be NONE, and
- * so may `other`. sums() sets the last fields: axes of the sums; axes over which they sum, of which
- * the innermost has these steps in g and `other`. */
-struct Sums : Terms {
-    static constexpr bool MIXED = true;
-    static constexpr int AHEAD = 16; /* its terms are long */
-    struct Column {
-        int64_t g, other;
-        float self;
-    };
-    Gradient rule;
-    Values g, other, self;
-    gckpti_iter column, plane;
-    int64_t step[2];
-
-    __device__ Column column_of(int64_t c, int64_t p) const
+/* The terms of sums over rows of x and of y (rows,n), which have one type. One of them may be NONE;
+ * then its terms are those of the other one, and are not used. KEPT: see Terms::FRESH. */
+template <bool KEPT = false> struct RowTerms : Terms {
+    static constexpr bool FRESH = KEPT, MIXED = true;
+    Values x, y;
+    int64_t n;
+    bool is_bf16(void) const { return x.bf16 || y.bf16; }
+    template <bool BF16> __device__ void read(int64_t column, int64_t r, float *term) const
     {
-        const Places at = places_of(column, c), first = places_of(plane, p);
-        return { at.at[1] + first.at[1], at.at[2] + first.at[2], value_at(self, c) };
-    }
-    bool is_bf16(void) const { return g.bf16; }
-    template <bool BF16> __device__ void read(const Column &c, int64_t r, float *term) const
-    {
-        const float x = value_as<BF16>(g, c.g + r * step[0]);
-        rule(term, x, value_at(other, c.other + r * step[1]), c.self, 1); /* *term was +0 */
+        term[0] = value_as<BF16>(wanted(x) ? x : y, r * n + column);
+        term[1] = value_as<BF16>(wanted(y) ? y : x, r * n + column);
     }
 };
-
-/* Sums g, tensor 1 of the iterator, to tensor 0; `other` is tensor 2. */
-void sums(const gckpt_call *call, const gckpti_iter &it, Sums s, const Sum &to)
-{
-    int64_t rows = 1;
-    s.column.n = s.plane.n = 0, s.column.tensors = s.plane.tensors = 4;
-    s.step[0] = s.step[1] = 0;
-    for (int k = 0; k < it.n; k++) {
-        const int64_t step[4] = { it.step[0][k], it.step[1][k], it.step[2][k], 0 };
-        if (!step[0] && rows == 1)
-            rows = it.size[k], s.step[0] = step[1], s.step[1] = step[2];
-        else
-            gckpti_iter_add_axis(step[0] ? &s.column : &s.plane, it.size[k], step);
-    }
-    column_sums(call, s, to, {}, rows, count_of(s.column), count_of(s.plane));
-}
