@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 790
- *     >>common    fill, add, convert, update, dequantise                                       646
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3029
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2053
- *     >>backend   which kernels there are, the self-test, the table                            392
+ *     >>device    streams, memory, errors, launching, captures                                 792
+ *     >>common    fill, add, convert, update, dequantise                                       644
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  2990
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2037
+ *     >>backend   which kernels there are, the self-test, the table                            380
  */
 #ifdef _MSC_VER
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
@@ -373,13 +373,13 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Packs two floats as bf16, the first in the lower half. NaNs differ from gckpti_to_bf16's. */
-__device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
+/* Packs two floats as bf16, the first in the lower half. Keeps subnormals. NaNs differ from
+ * gckpti_to_bf16's. */
+__device__ __forceinline__ uint32_t bf16_pair(float first, float second)
 {
     uint32_t y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    y = gckpti_bits(first) & 0x7f800000u ? y : y & 0xffff8000u; /* subnormals become zeros */
-    return gckpti_bits(second) & 0x7f800000u ? y : y & 0x8000ffffu;
+    return y;
 }
 #define UNROLL _Pragma("unroll")
 __device__ __forceinline__ uint32_t gckpti_shared_address(const void *p)
@@ -438,11 +438,6 @@ __device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map
                                                 uint64_t *bar)
 {
     TMA_LOAD("2d", "%3, %4", "r"(x), "r"(y));
-}
-__device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
-                                                int z, uint64_t *bar)
-{
-    TMA_LOAD("3d", "%3, %4, %5", "r"(x), "r"(y), "r"(z));
 }
 __device__ __forceinline__ void gckpti_tma_load(void *to, const CUtensorMap &map, int x, int y,
                                                 int z, int w, uint64_t *bar)
@@ -529,7 +524,7 @@ __device__ __forceinline__ void gckpti_acquire(const unsigned *flag)
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
 }
 #else
-uint32_t gckpti_to_bf16_pair(float first, float second)
+uint32_t bf16_pair(float first, float second)
 {
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 }
@@ -538,6 +533,13 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
+/* The same, but subnormals become zeros. */
+__device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
+{
+    const uint32_t y = bf16_pair(first, second),
+                   low = gckpti_bits(first) & 0x7f800000u ? y : y & 0xffff8000u;
+    return gckpti_bits(second) & 0x7f800000u ? low : low & 0x8000ffffu;
+}
 /* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded,
  * each at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and
  * the boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes,
@@ -1161,6 +1163,75 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, dense(n), Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
 }
 
+struct Round { /* to bf16 */
+    __device__ void operator()(float *d, float a, float, float, int) const
+    {
+        *d = gckpti_from_bf16(gckpti_to_bf16(a));
+    }
+};
+
+/* The backend's conversion between f32 and bf16. */
+void convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    const Results f32 = { c->x, NULL }, bf16 = { NULL, c->to };
+    const Values from = { NULL, c->from };
+    if (c->kind == GCKPT_ROUND)
+        map(call, dense(c->n), Round(), f32, f32);
+    else if (c->kind == GCKPT_NARROW)
+        map(call, dense(c->n), Copy(), bf16, f32);
+    else
+        map(call, dense(c->n), Copy(), f32, from, NONE, NONE, c->kind == GCKPT_WIDEN_ADD);
+}
+
+void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
+{
+    map(call, dense(n), Copy(), { to, NULL }, { NULL, from });
+}
+
+void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
+{
+    map(call, dense(n), Copy(), { NULL, to }, { from, NULL });
+}
+
+struct FromF16 { /* a: a word of an f16, read as a bf16 */
+    __device__ void operator()(float *d, float a, float, float, int) const
+    {
+        *d = gckpti_from_f16((uint16_t)(gckpti_bits(a) >> 16));
+    }
+};
+
+/* Dequantises blocks of I8 or I4; a thread converts values k and k + 16 of a block, if any. */
+__device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
+{
+    const int int8 = u.storage == GCKPT_STORAGE_I8;
+    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK; /* of a row */
+    const int64_t row = i / 16 / blocks, block = i / 16 % blocks, k = i % 16;
+    const int64_t at = block * GCKPTI_QUANT_BLOCK + k;
+    const uint8_t *b = (const uint8_t *)u.quantised;
+    b += int8 ? row * (2 * blocks + u.row) + block * GCKPTI_INT8_BYTES
+              : (row * blocks + block) * GCKPTI_INT4_BYTES;
+    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8)) / (int8 ? 1 : 16);
+    const int zero = int8 ? 0 : b[GCKPTI_INT4_ZERO];
+    float *to = u.to + row * u.row + at;
+    if (at < u.row)
+        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) * 16 - zero) * scale;
+    if (at + 16 < u.row)
+        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) * 16 - zero) * scale;
+}
+
+void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
+{
+    const gckpt_dequantisation &u = *request;
+    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK;
+    const Values from = { NULL, (const uint16_t *)u.quantised };
+    if (u.storage >= GCKPT_STORAGE_I8)
+        for_each<dequantise_block>(call, u.n / u.row * blocks * 16, u);
+    else if (u.storage == GCKPT_STORAGE_BF16)
+        map(call, dense(u.n), Copy(), { u.to, NULL }, from);
+    else
+        map(call, dense(u.n), FromF16(), { u.to, NULL }, from);
+}
+
 /* >>common/tiles */
 enum { STAGES = 4 }; /* of a ring that cp.async fills */
 
@@ -1259,37 +1330,6 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
     else
         stage_lines<COUNT, LENGTH, THREADS, LAYOUT, false, MIXED>(m, first, lines, at, length,
                                                                   tile);
-}
-
-/* >>common/convert */
-struct Round { /* to bf16 */
-    __device__ void operator()(float *d, float a, float, float, int) const
-    {
-        *d = gckpti_from_bf16(gckpti_to_bf16(a));
-    }
-};
-
-/* The backend's conversion between f32 and bf16. */
-void convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    const Results f32 = { c->x, NULL }, bf16 = { NULL, c->to };
-    const Values from = { NULL, c->from };
-    if (c->kind == GCKPT_ROUND)
-        map(call, dense(c->n), Round(), f32, f32);
-    else if (c->kind == GCKPT_NARROW)
-        map(call, dense(c->n), Copy(), bf16, f32);
-    else
-        map(call, dense(c->n), Copy(), f32, from, NONE, NONE, c->kind == GCKPT_WIDEN_ADD);
-}
-
-void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
-{
-    map(call, dense(n), Copy(), { to, NULL }, { NULL, from });
-}
-
-void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
-{
-    map(call, dense(n), Copy(), { NULL, to }, { from, NULL });
 }
 
 /* >>common/update */
@@ -1460,46 +1500,6 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
     if (w->n == Passes::MOST || deferred[d->number].product)
         launch_pending(d);
     w->at[w->n++] = *pass;
-}
-
-/* >>common/dequantise */
-struct FromF16 { /* a: a word of an f16, read as a bf16 */
-    __device__ void operator()(float *d, float a, float, float, int) const
-    {
-        *d = gckpti_from_f16((uint16_t)(gckpti_bits(a) >> 16));
-    }
-};
-
-/* Dequantises blocks of I8 or I4; a thread converts values k and k + 16 of a block, if any. */
-__device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
-{
-    const int int8 = u.storage == GCKPT_STORAGE_I8;
-    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK; /* of a row */
-    const int64_t row = i / 16 / blocks, block = i / 16 % blocks, k = i % 16;
-    const int64_t at = block * GCKPTI_QUANT_BLOCK + k;
-    const uint8_t *b = (const uint8_t *)u.quantised;
-    b += int8 ? row * (2 * blocks + u.row) + block * GCKPTI_INT8_BYTES
-              : (row * blocks + block) * GCKPTI_INT4_BYTES;
-    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8)) / (int8 ? 1 : 16);
-    const int zero = int8 ? 0 : b[GCKPTI_INT4_ZERO];
-    float *to = u.to + row * u.row + at;
-    if (at < u.row)
-        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) * 16 - zero) * scale;
-    if (at + 16 < u.row)
-        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) * 16 - zero) * scale;
-}
-
-void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
-{
-    const gckpt_dequantisation &u = *request;
-    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK;
-    const Values from = { NULL, (const uint16_t *)u.quantised };
-    if (u.storage >= GCKPT_STORAGE_I8)
-        for_each<dequantise_block>(call, u.n / u.row * blocks * 16, u);
-    else if (u.storage == GCKPT_STORAGE_BF16)
-        map(call, dense(u.n), Copy(), { u.to, NULL }, from);
-    else
-        map(call, dense(u.n), FromF16(), { u.to, NULL }, from);
 }
 
 /* >>exact/warp */
@@ -1698,46 +1698,6 @@ void dropout_by(const gckpt_call *call, bool backward)
     for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x, y));
 }
 
-/* >>exact/axes */
-/* ---- broadcasting: rules of gradients ---- */
-struct Quotient { /* a / divisor */
-    float divisor;
-    __device__ void operator()(float *d, float a, float, float, int accumulate) const
-    {
-        gckpti_put(d, divisor != 1.0f ? a / divisor : a, accumulate);
-    }
-};
-
-/* Returns true if an element of a condition, f32 or i32, is not 0; -0 counts as 0. */
-__device__ inline bool holds(float word, bool is_i32)
-{
-    return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
-}
-
-/* Rules of gradients: rows of GCKPTI_BINARY_GRADS, or those of op `where`, which pass g where the
- * condition `other` is true (WHERE) or false (ELSEWHERE). */
-#define NAME(name, ...) GRAD_##name,
-enum Rule { GCKPTI_BINARY_GRADS(NAME) WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
-#undef NAME
-struct Gradient {
-    Rule rule;
-    __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
-    {
-        switch (rule) {
-#define PUT(name, ...)                                                                             \
-    case GRAD_##name:                                                                              \
-        gckpti_##name##_put(d, g, self, other, accumulate);                                        \
-        break;
-            GCKPTI_BINARY_GRADS(PUT)
-#undef PUT
-        default:
-            if (holds(other, rule >= WHERE_I32) != ((rule - WHERE) % 2 == 0))
-                g = 0.0f;
-            gckpti_put(d, g, accumulate);
-        }
-    }
-};
-
 /* >>exact/sums */
 /* Where the sum of a column over rows, in their order (manual, 5e), begins and is stored. */
 struct Sum {
@@ -1846,6 +1806,52 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
                                       rows, n);
 }
 
+/* The terms of sums over rows of x and of y (rows,n), which have one type. One of them may be NONE;
+ * then its terms are those of the other one, and are not used. KEPT: see Terms::FRESH. */
+template <bool KEPT = false> struct RowTerms : Terms {
+    static constexpr bool FRESH = KEPT, MIXED = true;
+    Values x, y;
+    int64_t n;
+    bool is_bf16(void) const { return x.bf16 || y.bf16; }
+    template <bool BF16> __device__ void read(int64_t column, int64_t r, float *term) const
+    {
+        term[0] = value_as<BF16>(wanted(x) ? x : y, r * n + column);
+        term[1] = value_as<BF16>(wanted(y) ? y : x, r * n + column);
+    }
+};
+
+/* >>exact/broadcast */
+/* ---- broadcasting: rules of gradients ---- */
+/* Returns true if an element of a condition, f32 or i32, is not 0; -0 counts as 0. */
+__device__ inline bool holds(float word, bool is_i32)
+{
+    return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
+}
+
+/* Rules of gradients: rows of GCKPTI_BINARY_GRADS, or those of op `where`, which pass g where the
+ * condition `other` is true (WHERE) or false (ELSEWHERE). */
+#define NAME(name, ...) GRAD_##name,
+enum Rule { GCKPTI_BINARY_GRADS(NAME) WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
+#undef NAME
+struct Gradient {
+    Rule rule;
+    __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
+    {
+        switch (rule) {
+#define PUT(name, ...)                                                                             \
+    case GRAD_##name:                                                                              \
+        gckpti_##name##_put(d, g, self, other, accumulate);                                        \
+        break;
+            GCKPTI_BINARY_GRADS(PUT)
+#undef PUT
+        default:
+            if (holds(other, rule >= WHERE_I32) != ((rule - WHERE) % 2 == 0))
+                g = 0.0f;
+            gckpti_put(d, g, accumulate);
+        }
+    }
+};
+
 /* Terms of sums of g, by a rule of gradients. `self` is indexed like the sums; it may be NONE, and
  * so may `other`. sums() sets the last fields: axes of the sums; axes over which they sum, of which
  * the innermost has these steps in g and `other`. */
@@ -1890,7 +1896,6 @@ void sums(const gckpt_call *call, const gckpti_iter &it, Sums s, const Sum &to)
     column_sums(call, s, to, {}, rows, count_of(s.column), count_of(s.plane));
 }
 
-/* >>exact/broadcast */
 /* Returns the values of an input, or the words of an i32 one. */
 Values words_of(const gckpt_arg &x)
 {
@@ -1984,14 +1989,9 @@ void run_moves(const gckpt_call *call, bool backward, int n, gckpti_move_fn *axe
 }
 
 #ifndef GCKPT_NO_AXES
-void permute_by(const gckpt_call *call, bool backward)
+template <gckpti_move_fn *AXES> void moves_by(const gckpt_call *call, bool backward)
 {
-    run_moves(call, backward, 1, gckpti_permute_move);
-}
-
-void concat_by(const gckpt_call *call, bool backward)
-{
-    run_moves(call, backward, call->inputs, gckpti_concat_move);
+    run_moves(call, backward, call->inputs, AXES);
 }
 
 void pad_by(const gckpt_call *call, bool backward)
@@ -2048,8 +2048,101 @@ void slice_by(const gckpt_call *call, bool backward)
                     (whole | part.begin | part.n) % 8 == 0 && aligned(part.g, part.dx));
 }
 
+/* ---- embed, gather ---- */
+/* Table rows that are read. gather: a sample has `each` indices and a table of `table` rows. */
+struct RowIndex {
+    const int32_t *index;
+    int64_t each, table;
+    __device__ __forceinline__ int64_t operator[](int64_t r) const
+    {
+        return index[r] + (each ? r / each * table : 0);
+    }
+};
+
+/* Copies an element of a table row of n for an index (embed, gather). */
+__device__ void embed_at(int64_t i, const float *table, const RowIndex &index, const Results &out,
+                         int64_t n)
+{
+    const int64_t r = i / n;
+    put_at(out, i, table[index[r] * n + (i - r * n)]);
+}
+
+/* A table row's gradient adds the rows of g with its index, in order: rows first to end - 1 of
+ * `order`, in which g's rows are sorted by index. */
+struct Sorted {
+    unsigned *order, *first, *end; /* end is 0 for table rows without rows of g */
+};
+
+int64_t embed_workspace(const gckpt_call *call, bool backward)
+{
+    return backward ? 2 * gckpti_rows(&call->in[0].shape) + gckpti_rows(&call->shape) : 0;
+}
+
+/* Finds the place of row r among the rows of its table, which is the number of rows before it: all
+ * indices are read, which takes less than a millisecond for 65536 rows (estimated). */
+__device__ void embed_sort(int64_t r, const RowIndex &index, const Sorted &s, int64_t rows)
+{
+    const int64_t each = index.each ? index.each : rows, first = r / each * each;
+    const int32_t *all = index.index + first, mine = index.index[r];
+    unsigned less = 0, same = 0, before = 0;
+#pragma unroll 8
+    for (int i = 0; i < (int)each; i++) {
+        less += all[i] < mine, same += all[i] == mine;
+        before += all[i] == mine && i < (int)(r - first);
+    }
+    s.order[first + less + before] = (unsigned)r;
+    s.first[index[r]] = (unsigned)first + less;
+    s.end[index[r]] = (unsigned)first + less + same;
+}
+
+/* A block loops over table rows; a thread adds up a column. */
+__global__ void embed_backward_kernel(Sorted s, Values g, float *d, int64_t table, int64_t n,
+                                      int accumulate)
+{
+    const int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    for (int64_t v = blockIdx.x; v < table && j < n; v += gridDim.x) {
+        const int64_t first = s.end[v] ? s.first[v] : 0, count = s.end[v] - first;
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        add_terms<8>(
+            count,
+            [&](int64_t i, float *term) { term[0] = value_at(g, s.order[first + i] * n + j); },
+            [&](const float *term) { sum += term[0]; });
+        if (count || !accumulate)
+            d[v * n + j] = sum;
+    }
+}
+
+void embed_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = gckpti_rows(&x->shape);
+    const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
+                             x->shape.d[1] };
+    if (!backward)
+        for_each<embed_at>(call, rows * n, x->data, index, out_of(call), n);
+    if (!backward || !x->grad)
+        return;
+    unsigned *workspace = (unsigned *)call->workspace;
+    const Sorted sorted = { workspace + 2 * table, workspace, workspace + table };
+    fill(call, sorted.end, 0, table);
+    for_each<embed_sort>(call, rows, index, sorted, rows);
+    dim3 grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    run<embed_backward_kernel>(call, grid, 256, 0, sorted, grad_out_of(call), x->grad, table, n,
+                               x->accumulate);
+}
+
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
+struct Quotient { /* a / divisor */
+    float divisor;
+    __device__ void operator()(float *d, float a, float, float, int accumulate) const
+    {
+        gckpti_put(d, divisor != 1.0f ? a / divisor : a, accumulate);
+    }
+};
+
 __device__ void sum_of_row(int64_t r, const float *x, float *out, int64_t n, float divisor)
 {
     gckpti_store_n_warp(out + r, gckpti_sum_from_warp(x + r * n, n, 0.0f) / divisor, 1);
@@ -2116,33 +2209,22 @@ __device__ void max_gradient_at(int64_t e, const gckpti_axis_split &v, const gck
     gckpti_put(&x.grad[at], g[e], x.accumulate);
 }
 
-/* Computes values and indices or, backward, the gradient; out or index may be NULL. */
-void maxima_of(const gckpt_call *call, bool backward, float *out, void *index, int k)
+/* Computes values and their indices or, backward, the gradient; without VALUES, only indices. A
+ * line has one result or, if MANY, as many as the second attribute. */
+template <bool VALUES, bool MANY> void max_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
+    const int *o = (const int *)call->attributes, k = MANY ? o[1] : 1;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, o[0]);
     const int64_t lines = v.outer * v.inner;
-    int32_t *at = (int32_t *)index;
+    float *out = VALUES ? call->out : NULL;
+    int32_t *index = (int32_t *)(VALUES ? call->saved : call->out);
     if (!backward)
-        return for_each_row<max_of>(call, lines, v, x->data, out, at, k);
+        return for_each_row<max_of>(call, lines, v, x->data, out, index, k);
     if (x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     if (x->grad)
-        for_each<max_gradient_at>(call, lines * k, v, *x, call->grad_out, at, k);
-}
-int number_of(const gckpt_call *call) { return ((const int *)call->attributes)[1]; }
-void max_by(const gckpt_call *call, bool backward)
-{
-    maxima_of(call, backward, call->out, call->saved, 1);
-}
-void argmax_by(const gckpt_call *call, bool) { maxima_of(call, false, NULL, call->out, 1); }
-void top_k_by(const gckpt_call *call, bool backward)
-{
-    maxima_of(call, backward, call->out, call->saved, number_of(call));
-}
-void top_k_indices_by(const gckpt_call *call, bool)
-{
-    maxima_of(call, false, NULL, call->out, number_of(call));
+        for_each<max_gradient_at>(call, lines * k, v, *x, call->grad_out, index, k);
 }
 #endif
 
@@ -2238,93 +2320,6 @@ void rotary_by(const gckpt_call *call, bool backward)
     const int add = backward && in.accumulate;
     const Rotate rotate = { x, y, table, t, o->heads, (int)half, (int)d, add };
     for_each_vec<8>(call, rotate, n, aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
-}
-
-/* >>exact/element_losses */
-/* Sums losses as one binary64 chain over rows (5e), by a thread. Adds `each` to *count for each row
- * except those with an ignored target. */
-__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
-                                int64_t each, double *sum, int64_t *count)
-{
-    double total = sum ? *sum : 0.0;
-    int64_t counted = 0;
-    const auto read = [&](int64_t r, float *v) {
-        v[0] = losses[r], v[1] = target ? gckpti_float((uint32_t)target[r]) : 0.0f;
-    };
-    add_terms(rows, read, [&](const float *v) {
-        total += (double)v[0], counted += (int32_t)gckpti_bits(v[1]) >= 0;
-    });
-    if (sum)
-        *sum = total;
-    if (count)
-        *count += counted * each;
-}
-
-/* Adds `rows` losses in device memory to the call's sum and count, each of which may be NULL. */
-void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
-                int64_t each)
-{
-    if (call->loss_sum || call->loss_count)
-        run<loss_sum_kernel>(call, 1, 1, 0, losses, target, rows, each, call->loss_sum,
-                             call->loss_count);
-}
-
-/* Returns the number of a loss's rows: the size of axis 0. */
-int64_t loss_rows(const gckpt_call *call)
-{
-    return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
-}
-
-/* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
-template <gckpti_loss_kind KIND>
-__device__ void element_loss_of_row(int64_t r, const gckpti_element_loss &e, float *losses)
-{
-    gckpti_store_n_warp(losses + r, gckpti_element_loss_forward_of_warp(&e, KIND, r), 1);
-}
-
-/* Computes the gradient of weight k from the sum of the losses that it multiplies. */
-template <gckpti_loss_kind KIND>
-__device__ void weight_gradient(int64_t k, const gckpti_element_loss &losses,
-                                const gckpt_arg &weights, const StepParams *params)
-{
-    const float sum = gckpti_element_loss_forward_of_warp(&losses, KIND, k);
-    gckpti_put_product_n_warp(weights.grad + k, sum, params->loss_scale, weights.accumulate, 1);
-}
-
-__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e,
-                                          const gckpt_arg &x, const gckpt_arg &y,
-                                          const StepParams *params)
-{
-    const float w = gckpti_element_weight(&e, i), value = e.x ? e.x[i] : 0.0f;
-    float d = gckpti_element_deriv(e.kind, value, e.y ? e.y[i] : 0.0f, e.delta);
-    if (x.grad)
-        gckpti_put_product(&x.grad[i], gckpti_weighted(w, d), params->loss_scale, x.accumulate);
-    if (e.kind == GCKPTI_LOSS_BINARY)
-        d = value;
-    if (y.grad)
-        gckpti_put_product(&y.grad[i], gckpti_weighted(w, -d), params->loss_scale, y.accumulate);
-}
-
-int64_t element_loss_workspace(const gckpt_call *call, bool backward)
-{
-    return backward ? 0 : loss_rows(call);
-}
-
-template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg &x = call->in[0], &y = call->in[1], &weights = call->in[2];
-    const int64_t n = gckpti_elements(&x.shape), rows = loss_rows(call);
-    float *losses = (float *)call->workspace;
-    gckpti_element_loss e = gckpti_element_loss_of(call, KIND);
-    if (!backward && call->loss_sum)
-        for_each_row<element_loss_of_row<KIND>>(call, rows, e, losses);
-    if (!backward)
-        return add_losses(call, losses, NULL, rows, n / rows);
-    if (x.grad || y.grad)
-        for_each<element_loss_gradients_at>(call, n, e, x, y, params_of(call));
-    e.n = e.per_weight, e.weights = NULL;
-    if (weights.grad)
-        for_each_row<weight_gradient<KIND>>(call, n / e.n, e, weights, params_of(call));
 }
 
 /* >>exact/panel */
@@ -2843,42 +2838,14 @@ void products(const gckpt_call *call, const gckpti_product *t)
     tile->run(call, &q);
 }
 
-/* >>exact/linear */
-/* The terms of sums over rows of x and of y (rows,n), which have one type. One of them may be NONE;
- * then its terms are those of the other one, and are not used. KEPT: see Terms::FRESH. */
-template <bool KEPT = false> struct RowTerms : Terms {
-    static constexpr bool FRESH = KEPT, MIXED = true;
-    Values x, y;
-    int64_t n;
-    bool is_bf16(void) const { return x.bf16 || y.bf16; }
-    template <bool BF16> __device__ void read(int64_t column, int64_t r, float *term) const
-    {
-        term[0] = value_as<BF16>(wanted(x) ? x : y, r * n + column);
-        term[1] = value_as<BF16>(wanted(y) ? y : x, r * n + column);
-    }
-};
-
-/* Computes the gradient of the third input: the sum of g over rows. */
-void bias_gradient(const gckpt_call *call)
+/* Runs an op by F(.., PRODUCTS). A third input is a bias: its gradient is the sum of rows of g. */
+template <auto F, auto PRODUCTS> void products_by(const gckpt_call *call, bool backward)
 {
     const RowTerms<> of = { {}, grad_out_of(call), NONE, gckpti_last(&call->shape) };
-    if (call->inputs == 3)
+    F(call, backward, PRODUCTS);
+    if (backward && call->inputs == 3)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
-
-void linear_by(const gckpt_call *call, bool backward)
-{
-    gckpti_run_matmul(call, backward, products);
-    if (backward)
-        bias_gradient(call);
-}
-
-#ifndef GCKPT_NO_AXES
-void broadcast_matmul_by(const gckpt_call *call, bool backward)
-{
-    gckpti_broadcast_matmul_run(call, backward, products);
-}
-#endif
 
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
@@ -3026,13 +2993,6 @@ void conv(const gckpt_call *call, gckpti_conv *s)
                                                 t.n, {} });
 }
 
-void conv2d_by(const gckpt_call *call, bool backward)
-{
-    gckpti_run_conv(call, backward, conv);
-    if (backward)
-        bias_gradient(call);
-}
-
 /* >>exact/windows */
 /* ---- pools, upsample ---- A result reads a window of an image: taps of lines times taps of
  * columns. A thread computes a result or, backward, an element of dx, to which it adds the
@@ -3159,91 +3119,6 @@ template <WindowKind KIND> void windows_by(const gckpt_call *call, bool backward
                                            (const uint16_t *)call->saved);
 }
 #endif
-
-/* >>exact/embed */
-/* Table rows that are read. gather: a sample has `each` indices and a table of `table` rows. */
-struct RowIndex {
-    const int32_t *index;
-    int64_t each, table;
-    __device__ __forceinline__ int64_t operator[](int64_t r) const
-    {
-        return index[r] + (each ? r / each * table : 0);
-    }
-};
-
-/* Copies an element of a table row of n for an index (embed, gather). */
-__device__ void embed_at(int64_t i, const float *table, const RowIndex &index, const Results &out,
-                         int64_t n)
-{
-    const int64_t r = i / n;
-    put_at(out, i, table[index[r] * n + (i - r * n)]);
-}
-
-/* A table row's gradient adds the rows of g with its index, in order: rows first to end - 1 of
- * `order`, in which g's rows are sorted by index. */
-struct Sorted {
-    unsigned *order, *first, *end; /* end is 0 for table rows without rows of g */
-};
-
-int64_t embed_workspace(const gckpt_call *call, bool backward)
-{
-    return backward ? 2 * gckpti_rows(&call->in[0].shape) + gckpti_rows(&call->shape) : 0;
-}
-
-/* Finds the place of row r among the rows of its table, which is the number of rows before it: all
- * indices are read, which takes less than a millisecond for 65536 rows (estimated). */
-__device__ void embed_sort(int64_t r, const RowIndex &index, const Sorted &s, int64_t rows)
-{
-    const int64_t each = index.each ? index.each : rows, first = r / each * each;
-    const int32_t *all = index.index + first, mine = index.index[r];
-    unsigned less = 0, same = 0, before = 0;
-#pragma unroll 8
-    for (int i = 0; i < (int)each; i++) {
-        less += all[i] < mine, same += all[i] == mine;
-        before += all[i] == mine && i < (int)(r - first);
-    }
-    s.order[first + less + before] = (unsigned)r;
-    s.first[index[r]] = (unsigned)first + less;
-    s.end[index[r]] = (unsigned)first + less + same;
-}
-
-/* A block loops over table rows; a thread adds up a column. */
-__global__ void embed_backward_kernel(Sorted s, Values g, float *d, int64_t table, int64_t n,
-                                      int accumulate)
-{
-    const int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
-    for (int64_t v = blockIdx.x; v < table && j < n; v += gridDim.x) {
-        const int64_t first = s.end[v] ? s.first[v] : 0, count = s.end[v] - first;
-        float sum = accumulate ? d[v * n + j] : 0.0f;
-        add_terms<8>(
-            count,
-            [&](int64_t i, float *term) { term[0] = value_at(g, s.order[first + i] * n + j); },
-            [&](const float *term) { sum += term[0]; });
-        if (count || !accumulate)
-            d[v * n + j] = sum;
-    }
-}
-
-void embed_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t table = gckpti_rows(&x->shape);
-    const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
-                             x->shape.d[1] };
-    if (!backward)
-        for_each<embed_at>(call, rows * n, x->data, index, out_of(call), n);
-    if (!backward || !x->grad)
-        return;
-    unsigned *workspace = (unsigned *)call->workspace;
-    const Sorted sorted = { workspace + 2 * table, workspace, workspace + table };
-    fill(call, sorted.end, 0, table);
-    for_each<embed_sort>(call, rows, index, sorted, rows);
-    dim3 grid = blocks_for(table, 1);
-    grid.y = (unsigned)((n + 255) / 256);
-    run<embed_backward_kernel>(call, grid, 256, 0, sorted, grad_out_of(call), x->grad, table, n,
-                               x->accumulate);
-}
 
 /* >>exact/norms */
 /* What the forward saves for a row: c, close to the mean; the mean of x - c; 1 / deviation. In an
@@ -3619,7 +3494,6 @@ void cells_by(const gckpt_call *call, bool backward)
              : cells_forward<FORWARD, FORWARD2>(call, q, s);
 }
 
-/* >>exact/delta */
 /* ---- delta_rule: in the forward, a thread for each column of the state of each head; in the
  * backward, a warp for the heads that share a key head ---- */
 /* Computes columns of a state and outputs; the position is that of the call, in a capture too. */
@@ -3679,6 +3553,93 @@ void delta_rule_by(const gckpt_call *call, bool backward)
 #endif
 
 /* >>exact/losses */
+/* Sums losses as one binary64 chain over rows (5e), by a thread. Adds `each` to *count for each row
+ * except those with an ignored target. */
+__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
+                                int64_t each, double *sum, int64_t *count)
+{
+    double total = sum ? *sum : 0.0;
+    int64_t counted = 0;
+    const auto read = [&](int64_t r, float *v) {
+        v[0] = losses[r], v[1] = target ? gckpti_float((uint32_t)target[r]) : 0.0f;
+    };
+    add_terms(rows, read, [&](const float *v) {
+        total += (double)v[0], counted += (int32_t)gckpti_bits(v[1]) >= 0;
+    });
+    if (sum)
+        *sum = total;
+    if (count)
+        *count += counted * each;
+}
+
+/* Adds `rows` losses in device memory to the call's sum and count, each of which may be NULL. */
+void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
+                int64_t each)
+{
+    if (call->loss_sum || call->loss_count)
+        run<loss_sum_kernel>(call, 1, 1, 0, losses, target, rows, each, call->loss_sum,
+                             call->loss_count);
+}
+
+/* Returns the number of a loss's rows: the size of axis 0. */
+int64_t loss_rows(const gckpt_call *call)
+{
+    return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
+}
+
+/* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
+template <gckpti_loss_kind KIND>
+__device__ void element_loss_of_row(int64_t r, const gckpti_element_loss &e, float *losses)
+{
+    gckpti_store_n_warp(losses + r, gckpti_element_loss_forward_of_warp(&e, KIND, r), 1);
+}
+
+/* Computes the gradient of weight k from the sum of the losses that it multiplies. */
+template <gckpti_loss_kind KIND>
+__device__ void weight_gradient(int64_t k, const gckpti_element_loss &losses,
+                                const gckpt_arg &weights, const StepParams *params)
+{
+    const float sum = gckpti_element_loss_forward_of_warp(&losses, KIND, k);
+    gckpti_put_product_n_warp(weights.grad + k, sum, params->loss_scale, weights.accumulate, 1);
+}
+
+__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e,
+                                          const gckpt_arg &x, const gckpt_arg &y,
+                                          const StepParams *params)
+{
+    const float w = gckpti_element_weight(&e, i), value = e.x ? e.x[i] : 0.0f;
+    float d = gckpti_element_deriv(e.kind, value, e.y ? e.y[i] : 0.0f, e.delta);
+    if (x.grad)
+        gckpti_put_product(&x.grad[i], gckpti_weighted(w, d), params->loss_scale, x.accumulate);
+    if (e.kind == GCKPTI_LOSS_BINARY)
+        d = value;
+    if (y.grad)
+        gckpti_put_product(&y.grad[i], gckpti_weighted(w, -d), params->loss_scale, y.accumulate);
+}
+
+int64_t element_loss_workspace(const gckpt_call *call, bool backward)
+{
+    return backward ? 0 : loss_rows(call);
+}
+
+template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg &x = call->in[0], &y = call->in[1], &weights = call->in[2];
+    const int64_t n = gckpti_elements(&x.shape), rows = loss_rows(call);
+    float *losses = (float *)call->workspace;
+    gckpti_element_loss e = gckpti_element_loss_of(call, KIND);
+    if (!backward && call->loss_sum)
+        for_each_row<element_loss_of_row<KIND>>(call, rows, e, losses);
+    if (!backward)
+        return add_losses(call, losses, NULL, rows, n / rows);
+    if (x.grad || y.grad)
+        for_each<element_loss_gradients_at>(call, n, e, x, y, params_of(call));
+    e.n = e.per_weight, e.weights = NULL;
+    if (weights.grad)
+        for_each_row<weight_gradient<KIND>>(call, n / e.n, e, weights, params_of(call));
+}
+
+/* ---- losses over classes ---- */
 /* Some rows and classes of a loss over classes, such as cross-entropy. */
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
@@ -4557,31 +4518,19 @@ APPROXIMATE(exp2_of, "ex2", exp2f(x)) /* exponentials use base 2 */
 APPROXIMATE(inverse_of, "rcp", 1.0f / x)
 #undef APPROXIMATE
 
-/* Packs two operands for an mma into a word, the first in the lower half. Keeps subnormals. */
-__device__ inline uint32_t bf16_pair(float first, float second)
-{
-#ifdef GCKPT_CUDA_SHIM
-    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
-#else
-    uint32_t y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    return y;
-#endif
-}
-
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
 /* gelu: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), 2 u = x (C1 + C3 x^2). This takes a sixth of the
- * exact kernel's instructions. */
+ * exact kernel's instructions. unary_by passes attributes, of which gelu has none. */
 #define C1 1.59576912f   /* 2 sqrt(2/pi) */
 #define C3 0.0713548163f /* 0.044715 C1 */
 __device__ inline float gelu_gate(float x)
 {
     return inverse_of(1.0f + exp2_of(x * gckpti_fma(x * x, -C3 * LOG2E, -C1 * LOG2E)));
 }
-__device__ inline float gelu_of(float x) { return x * gelu_gate(x); }
-__device__ inline float gelu_deriv_of(float x)
+__device__ inline float gelu_of(float x, const float * = NULL) { return x * gelu_gate(x); }
+__device__ inline float gelu_deriv_of(float x, const float * = NULL)
 {
     float y = gelu_gate(x);
     return gckpti_fma(x * y * (1.0f - y), gckpti_fma(x * x, 3.0f * C3, C1), y);
@@ -5327,6 +5276,48 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
     p.aligned = p.aligned && aligned(out);
     launch_pending(d);
     return true;
+}
+
+/* ---- elementwise ---- */
+void gelu_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg &in = call->in[0];
+    const Values x = value_of(in), g = grad_out_of(call);
+    if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
+                 : try_fuse(call, GELU, x, NONE, out_of(call)))
+        return;
+    unary_by<gelu_of, gelu_deriv_of, gckpti_put_product_n>(call, backward, GCKPT_IN(0), 0);
+}
+
+/* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
+ * last axes of the first one); exact kernels run other shapes ---- */
+void fused_add_by(const gckpt_call *call, bool backward)
+{
+    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
+    if (backward || call->in[1].shape.n < call->shape.n ||
+        (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
+        add_by(call, backward);
+}
+
+/* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
+ * of one row a batch-invariant input may have that shape, but its gradient is a compensated sum. */
+gckpt_result same_shape_workspace(gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (!gckpti_same_shape(&call->in[i].shape, &call->shape) || !call->in[i].bf16)
+            call->precision = GCKPT_BF16;
+    return GCKPT_OK;
+}
+
+/* Input 1 may have just the last axes of input 0. */
+gckpt_result add_workspace(gckpt_call *call)
+{
+    const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
+    bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
+                (gckpti_elements(b) < gckpti_elements(a) || !call->in[1].bf16);
+    for (int k = 1; k <= b->n; k++)
+        last = last && b->d[b->n - k] == a->d[a->n - k];
+    return last ? GCKPT_OK : same_shape_workspace(call);
 }
 
 /* >>fast/linear */
@@ -6384,52 +6375,6 @@ gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* >>fast/elementwise */
-/* ---- elementwise ---- */
-__device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
-__device__ inline float gelu_deriv(float x, const float *) { return gelu_deriv_of(x); }
-
-void gelu_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg &in = call->in[0];
-    const Values x = value_of(in), g = grad_out_of(call);
-    if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
-                 : try_fuse(call, GELU, x, NONE, out_of(call)))
-        return;
-    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n>(call, backward, GCKPT_IN(0), 0);
-}
-
-/* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
- * last axes of the first one); exact kernels run other shapes ---- */
-void fused_add_by(const gckpt_call *call, bool backward)
-{
-    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
-    if (backward || call->in[1].shape.n < call->shape.n ||
-        (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
-        add_by(call, backward);
-}
-
-/* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
- * of one row a batch-invariant input may have that shape, but its gradient is a compensated sum. */
-gckpt_result same_shape_workspace(gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (!gckpti_same_shape(&call->in[i].shape, &call->shape) || !call->in[i].bf16)
-            call->precision = GCKPT_BF16;
-    return GCKPT_OK;
-}
-
-/* Input 1 may have just the last axes of input 0. */
-gckpt_result add_workspace(gckpt_call *call)
-{
-    const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
-    bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
-                (gckpti_elements(b) < gckpti_elements(a) || !call->in[1].bf16);
-    for (int k = 1; k <= b->n; k++)
-        last = last && b->d[b->n - k] == a->d[a->n - k];
-    return last ? GCKPT_OK : same_shape_workspace(call);
-}
-
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- */
 struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may be empty */
@@ -6629,7 +6574,9 @@ struct OpKernels {
 const OpKernels EXACT_OPS[] = {
     GCKPTI_UNARY_OPS(OP_OF) GCKPTI_UNARY_OPS_WITH(OP_OF) GCKPTI_BINARY_OPS(OP_OF)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
-    OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
+    OP_AS(linear, products_by<gckpti_run_matmul, products>)
+    OP_AS(matmul, products_by<gckpti_run_matmul, products>)
+    OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
     OP_WORDS(embed, embed, embed_by) OP_WORDS(gather, embed, embed_by)
     OP_WORDS(attention, attention, attention_by)
@@ -6641,13 +6588,16 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
-    OP(argmax) OP(top_k) OP(top_k_indices) OP(broadcast_matmul)
+    OP_AS(permute, moves_by<gckpti_permute_move>) OP_AS(concat, moves_by<gckpti_concat_move>)
+    OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>)
+    OP_AS(broadcast_matmul, products_by<gckpti_broadcast_matmul_run, products>)
+    OP_AS(max, max_by<true, false>) OP_AS(argmax, max_by<false, false>)
+    OP_AS(top_k, max_by<true, true>) OP_AS(top_k_indices, max_by<false, true>)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP_AS(upsample, windows_by<UPSAMPLE>) OP_AS(max_pool, windows_by<MAX_POOL>)
     OP_WORDS(average_pool, no, windows_by<AVERAGE_POOL>)
-    OP_WORDS(conv2d, no, conv2d_by)
+    OP_WORDS(conv2d, no, products_by<gckpti_run_conv, conv>)
     OP_WORDS(groupnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
     OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
@@ -6688,17 +6638,10 @@ template <size_t N> const OpKernels *row_of(const OpKernels (&ops)[N], const gck
     return NULL;
 }
 
-gckpt_kernel kernel_of(const OpKernels *row, gckpt_kind kind)
+template <const auto &OPS> gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
+    const OpKernels *row = row_of(OPS, op);
     return !row ? NULL : kind == GCKPT_FORWARD ? row->forward : row->backward;
-}
-gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
-{
-    return kernel_of(row_of(EXACT_OPS, op), kind);
-}
-gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
-{
-    return kernel_of(row_of(FAST_OPS, op), kind);
 }
 
 gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
@@ -6735,15 +6678,16 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     broken[1] = gckpti_has_wgmma();
 }
 
-/* Runs small products of integers by wgmma and returns true if they are exact: in all layouts, with
- * rows, columns and terms that do not fill a tile, and with shared terms. */
-bool wgmma_is_exact(Device *d)
+/* Multiplies small integers by wgmma in tiles of this size and this layout. Returns true if the
+ * product is exact. Its rows, columns and terms do not fill a tile; some blocks share terms. */
+template <int size, int a_along, int b_along> bool wgmma_is_exact(Device *d)
 {
-    enum { M = 72, N = 136, K = 80, SIZE = M * N, PRODUCTS = 4, BLOCKS = 5 };
+    enum { M = 72, N = 136, K = 80, BLOCKS = 5 };
     uint16_t terms[N * K], *x = NULL;
+    float got[M * N];
     for (int i = 0; i < N * K; i++)
         terms[i] = gckpti_to_bf16((float)(i * 37 % 11 % 7 - 3));
-    check(d, cudaMalloc(&x, sizeof terms + PRODUCTS * SIZE * sizeof(float)), "cudaMalloc");
+    check(d, cudaMalloc(&x, sizeof terms + sizeof got), "cudaMalloc");
     if (!x)
         return false;
     float *c = (float *)(void *)(x + N * K);
@@ -6751,32 +6695,21 @@ bool wgmma_is_exact(Device *d)
           "self-test");
     gckpt_call call = {};
     call.backend = d;
-    for (int i = 0; i < PRODUCTS; i++) {
-        const fast::MmaProduct p =
-            fast::mma_of(M, N, K, matrix(x, i < 2 ? K : M), matrix(x, i == 1 ? K : N), NONE, 0,
-                         { c + i * SIZE, NULL });
-        (i == 0   ? fast::wgmma_product<128, 1, 0, fast::STORE>
-         : i == 1 ? fast::wgmma_product<128, 1, 1, fast::STORE>
-         : i == 2 ? fast::wgmma_product<128, 0, 0, fast::STORE>
-                  : fast::wgmma_product<64, 0, 0, fast::STORE>)(&call, p, BLOCKS);
-    }
-    std::vector<float> got(PRODUCTS * SIZE);
-    check(d,
-          cudaMemcpyAsync(got.data(), c, got.size() * sizeof(float), cudaMemcpyDeviceToHost,
-                          d->stream),
-          "self-test");
-    wait_all(d, "self-test");
+    const fast::MmaProduct p = fast::mma_of(M, N, K, matrix(x, a_along ? K : M),
+                                            matrix(x, b_along ? K : N), NONE, 0, { c, NULL });
+    fast::wgmma_product<size, a_along, b_along, fast::STORE>(&call, p, BLOCKS);
+    copy_out(d, got, c, sizeof got);
     check(d, cudaFree(x), "cudaFree");
-    bool exact = true;
-    for (int at = 0; at < PRODUCTS * SIZE; at++) {
-        const int which = at / SIZE, i = at / N % M, j = at % N;
+    for (int at = 0; at < M * N; at++) {
+        const int i = at / N, j = at % N;
         float sum = 0.0f;
         for (int k = 0; k < K; k++)
-            sum += gckpti_from_bf16(terms[which < 2 ? i * K + k : k * M + i]) *
-                   gckpti_from_bf16(terms[which == 1 ? j * K + k : k * N + j]);
-        exact = exact && got[at] == sum;
+            sum += gckpti_from_bf16(terms[a_along ? i * K + k : k * M + i]) *
+                   gckpti_from_bf16(terms[b_along ? j * K + k : k * N + j]);
+        if (got[at] != sum)
+            return false;
     }
-    return exact;
+    return true;
 }
 
 /* Lets products use wgmma if the device has it, unless that was not compiled, is wrong or causes an
@@ -6798,7 +6731,9 @@ void choose_wgmma(Device *d, bool compiled)
     check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
 #endif
     d->encode = (decltype(d->encode))encode;
-    d->wgmma = compiled && encode && wgmma_is_exact(d) && !d->problem[0];
+    d->wgmma = compiled && encode && wgmma_is_exact<128, 1, 0>(d) &&
+               wgmma_is_exact<128, 1, 1>(d) && wgmma_is_exact<128, 0, 0>(d) &&
+               wgmma_is_exact<64, 0, 0>(d) && !d->problem[0];
     if (d->wgmma)
         return;
     fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,
@@ -6820,17 +6755,15 @@ void self_test(Device *d)
                                          "products and sums are contracted",
                                          "division or root are not rounded correctly",
                                          "products of bf16 plans do not flush to zero" };
-    int broken[2] = { -1, 0 }, *result = (int *)(void *)d->params;
+    int broken[2], *result = (int *)(void *)d->params;
     launch<self_test_kernel>(d, 1, 1, 0, 1.000244140625f, 1.00048828125f, result);
-    check(d, cudaMemcpyAsync(broken, result, sizeof broken, cudaMemcpyDeviceToHost, d->stream),
-          "self-test");
+    copy_out(d, broken, result, sizeof broken);
     check(d, cudaMemsetAsync(d->params, 0, PARAM_BYTES, d->stream), "self-test");
-    wait_all(d, "self-test");
     if (broken[0] && !d->problem[0])
         snprintf(d->problem, TEXT,
                  "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
                  "without -use_fast_math",
-                 d->number, wrong[broken[0] < 0 || broken[0] > 7 ? 0 : broken[0]]);
+                 d->number, wrong[broken[0]]);
     if (!d->problem[0])
         choose_wgmma(d, broken[1]);
 }
@@ -6954,8 +6887,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
-                   find, fill, locked_with<add>, locked_with<convert>, update, finish, replay,
-                   end_capture, discard_captures, memory_hint, find_fast, host_get,
+                   find<EXACT_OPS>, fill, locked_with<add>, locked_with<convert>, update, finish,
+                   replay, end_capture, discard_captures, memory_hint, find<FAST_OPS>, host_get,
                    release<cudaFreeHost>, copy_async, wait_copies, locked_with<dequantise>,
                    use_comm_queue, wait_comm_queue };
     d->ready = 1;
