@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 792
- *     >>common    fill, add, convert, update, dequantise                                       644
+ *     >>device    streams, memory, errors, launching, captures                                 790
+ *     >>common    fill, add, convert, update, dequantise                                       643
  *     >>exact     kernels of the numeric contract: the bits of the processor                  2990
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2037
- *     >>backend   which kernels there are, the self-test, the table                            380
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2031
+ *     >>backend   which kernels there are, the self-test, the table                            379
  */
 #ifdef _MSC_VER
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
@@ -96,7 +96,6 @@ enum {
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
-
 enum { PARAM_BYTES = sizeof(StepParamSet) + SHARES * sizeof(unsigned) };
 
 /* A CUDA graph of a micro-batch. */
@@ -543,8 +542,7 @@ __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float secon
 /* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded,
  * each at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and
  * the boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes,
- * and the next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms
- * further. */
+ * and the next 64 rows are a box further. gckpti_wgmma_16 moves a descriptor 16 terms further. */
 template <bool ALONG> __device__ inline uint64_t gckpti_wgmma_matrix(const void *boxes)
 {
     const uint64_t stride = 1024 >> 4, box = ALONG ? 1 : 64 * 128 >> 4, swizzle_128 = 1;
@@ -948,7 +946,6 @@ Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
 Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
 Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
 Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
-Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
@@ -1606,7 +1603,7 @@ void unary_by(const gckpt_call *call, bool backward, unsigned reads, int n)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
-    const Values at = reads & GCKPT_IN(0) ? value_of(x) : reads ? value_out_of(call) : g;
+    const Values at = reads & GCKPT_IN(0) ? value_of(x) : reads ? out_of(call) : g;
     const gckpti_iter it = dense(gckpti_elements(&call->shape));
     const float *o = (const float *)call->attributes;
     const float first = n > 0 ? o[0] : 0.0f, second = n > 1 ? o[1] : 0.0f;
@@ -4463,7 +4460,7 @@ void attention_by(const gckpt_call *call, bool)
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.g)
-        for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
+        for_each_row<attention_delta_of>(call, queries, grad_out_of(call), Values(out_of(call)),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     const int wide = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -4847,6 +4844,12 @@ struct WgmmaProduct {
     unsigned *shares;
 };
 
+/* Returns the first place for a box in dynamic shared memory: at a multiple of 1024 bytes. */
+__device__ inline uint16_t *first_box(uint4 *memory)
+{
+    return (uint16_t *)memory + (-gckpti_shared_address(memory) & 1023) / 2;
+}
+
 /* Shared memory: a ring of stages, each with a tile of a and one of b. */
 template <int size, int a_along, int b_along> struct WgmmaStages {
     enum { COUNT = a_along ? 3 : size == 128 ? 6 : 8, TILE = size * BOX, BYTES = 4 * TILE };
@@ -4948,8 +4951,7 @@ __global__ void __launch_bounds__(128, a_along ? 2 : 1)
     DYNAMIC_SHARED(uint4, product_tiles);
     SHARED(uint64_t, loaded, [Stages::COUNT]);
     SHARED(unsigned, drawn, [1]);
-    uint16_t *tiles =
-        (uint16_t *)product_tiles + (-gckpti_shared_address(product_tiles) & 1023) / 2;
+    uint16_t *tiles = first_box(product_tiles);
     Stages stages = { tiles, loaded, 0, 0 };
     if (threadIdx.x == 0) {
         for (int s = 0; s < Stages::COUNT; s++)
@@ -5218,8 +5220,7 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t
-        *overlap_x; /* x of an overlapped product that may still run, as large as c; or NULL */
+    const uint16_t *overlap_x; /* as large as c: x of an overlapped product that may run; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -5563,10 +5564,6 @@ struct MmaPlace {
     }
 };
 
-struct Bits64 { /* a bit for each row of a tile */
-    unsigned word[2];
-};
-
 /* Returns a word with bits first to last, as far as it has these. */
 __device__ inline unsigned bits_of(int64_t first, int64_t last)
 {
@@ -5609,11 +5606,12 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
     /* Replaces values of a step's tile that are not finite by 0, since 0 times these is NaN. For
      * each column, `cleaned` gets a bit for each row that had one. Rows after the last key, which
      * may have any values, do not count. The caller lets the block wait. */
-    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
+    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile,
+                                              unsigned (*cleaned)[2]) const
     {
         const int thread = gckpti_thread_index(), count = this->columns(step);
         if (thread < D)
-            cleaned[thread] = {};
+            cleaned[thread][0] = cleaned[thread][1] = 0;
         __syncthreads(); /* nor does a product read the tile any more */
 #pragma unroll 1
         for (int i = thread; i < n * D / 8; i += 128) {
@@ -5624,13 +5622,13 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
             for (int e = 0; e < 8; e++) {
                 const bool nonfinite = (x[e] & 0x7f80) == 0x7f80;
                 if (nonfinite && r < count)
-                    atomicOr(cleaned[chunk * 8 + e].word + r / 32, 1u << r % 32);
+                    atomicOr(&cleaned[chunk * 8 + e][r / 32], 1u << r % 32);
                 x[e] = nonfinite ? 0 : x[e];
             }
         }
     }
     /* Sets sums over a cleaned tile to NaN if they include a value that was not finite. */
-    __device__ void spoil(int step, const Bits64 *cleaned, float (&o)[D / 8][4]) const
+    __device__ void spoil(int step, const unsigned (*cleaned)[2], float (&o)[D / 8][4]) const
     {
         const MmaPlace here(gckpti_thread_index());
         const int64_t more = this->h.window - 1;
@@ -5639,7 +5637,7 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
             const int64_t first = KEYS ? same : same - more, last = KEYS ? same + more : same;
             const unsigned low = bits_of(first, last), high = bits_of(first - 32, last - 32);
             UNROLLED(e, D / 4) {
-                const unsigned *word = cleaned[e / 2 * 8 + here.pair + e % 2].word;
+                const unsigned *word = cleaned[e / 2 * 8 + here.pair + e % 2];
                 if ((word[0] & low) | (word[1] & high))
                     o[e / 2][2 * half + e % 2] = NAN;
             }
@@ -5757,7 +5755,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    SHARED(Bits64, cleaned, [D]);
+    SHARED(unsigned, cleaned, [D][2]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     Softmax<D> softmax;
     float o[D / 8][4] = {}, s[8][4];
@@ -5792,7 +5790,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
     uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
     uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
     SHARED(float, values, [2][2][n]); /* KEYS: `saved` and `delta` of the queries of two tiles */
-    SHARED(Bits64, cleaned, [2][D]);
+    SHARED(unsigned, cleaned, [2][D][2]);
     const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
     const int thread = (int)threadIdx.x;
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
@@ -5884,7 +5882,7 @@ void attention_by(const gckpt_call *call, bool backward)
     p.keys = keys_of(call);
     if (backward) {
         const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
-        const Values g = grad_out_of(call), out = value_out_of(call);
+        const Values g = grad_out_of(call), out = out_of(call);
         float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
         run<fast_delta_kernel>(call, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
                                p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
@@ -5926,12 +5924,6 @@ struct Boxes {
         return chunk / 8 * BOX_SIZE + Swizzled<BOX>::at(line, chunk % 8);
     }
 };
-
-/* Returns the first place for a box in dynamic shared memory: at a multiple of 1024 bytes. */
-__device__ inline uint16_t *first_box(uint4 *memory)
-{
-    return (uint16_t *)memory + (-gckpti_shared_address(memory) & 1023) / 2;
-}
 
 /* Tiles in shared memory: ROWS of the block's rows, then two stages of two tiles of columns. */
 template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
@@ -5998,7 +5990,8 @@ template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
         }
     }
     /* Calls clean for a tile, which only wgmma reads then. */
-    __device__ __forceinline__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
+    __device__ __forceinline__ void clean(int step, uint16_t *tile,
+                                          unsigned (*cleaned)[2]) const
     {
         at.template clean<Boxes>(step, tile, cleaned);
         gckpti_mbarrier_fence(); /* wgmma sees the stores */
@@ -6045,7 +6038,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
 #ifndef GCKPTI_NO_WGMMA
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
-    SHARED(Bits64, cleaned, [D]);
+    SHARED(unsigned, cleaned, [D][2]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<false, D, 1> tiles = { p, at, first_box(attention_tiles), full, NULL };
     Softmax<D> softmax;
@@ -6082,7 +6075,7 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
     SHARED(float, values, [2][2][64]);
-    SHARED(Bits64, cleaned, [2][D]);
+    SHARED(unsigned, cleaned, [2][D][2]);
     const MmaBlock<KEYS, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<KEYS, D, 2> tiles = { p, at, first_box(attention_tiles), full, values };
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[8][4], d[8][4], mine[2][2];
@@ -6249,8 +6242,7 @@ LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool back
 {
     const LossSizes s = loss_sizes(call, backward);
     const auto floats = [&](int64_t n) { return (float *)bump_alloc(workspace, (size_t)n * 4); };
-    LossBuffers r;
-    memset(&r, 0, sizeof r);
+    LossBuffers r = {};
     r.x = operand(call, workspace, value_of(call->in[0]), s.rows * s.c);
     if (s.once || call->in[1].bf16)
         r.w = operand(call, workspace, value_of(call->in[1]), s.v * s.c);
@@ -6473,8 +6465,7 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
     fast_norm_backward_kernel(const __grid_constant__ Norm s, Results dx, float *g_sums,
                               float *gh_sums, int64_t rows, int accumulate)
 {
-    const int64_t n = s.n;
-    const int64_t each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
+    const int64_t n = s.n, each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         for (int64_t j = threadIdx.x * each; (g_sums || gh_sums) && j < n; j += each * blockDim.x) {
@@ -6680,9 +6671,10 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
 
 /* Multiplies small integers by wgmma in tiles of this size and this layout. Returns true if the
  * product is exact. Its rows, columns and terms do not fill a tile; some blocks share terms. */
-template <int size, int a_along, int b_along> bool wgmma_is_exact(Device *d)
+template <int size, int a_along, int b_along> bool wgmma_is_exact(const gckpt_call *call)
 {
     enum { M = 72, N = 136, K = 80, BLOCKS = 5 };
+    Device *d = device_of(call);
     uint16_t terms[N * K], *x = NULL;
     float got[M * N];
     for (int i = 0; i < N * K; i++)
@@ -6693,11 +6685,9 @@ template <int size, int a_along, int b_along> bool wgmma_is_exact(Device *d)
     float *c = (float *)(void *)(x + N * K);
     check(d, cudaMemcpyAsync(x, terms, sizeof terms, cudaMemcpyHostToDevice, d->stream),
           "self-test");
-    gckpt_call call = {};
-    call.backend = d;
     const fast::MmaProduct p = fast::mma_of(M, N, K, matrix(x, a_along ? K : M),
                                             matrix(x, b_along ? K : N), NONE, 0, { c, NULL });
-    fast::wgmma_product<size, a_along, b_along, fast::STORE>(&call, p, BLOCKS);
+    fast::wgmma_product<size, a_along, b_along, fast::STORE>(call, p, BLOCKS);
     copy_out(d, got, c, sizeof got);
     check(d, cudaFree(x), "cudaFree");
     for (int at = 0; at < M * N; at++) {
@@ -6731,9 +6721,9 @@ void choose_wgmma(Device *d, bool compiled)
     check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
 #endif
     d->encode = (decltype(d->encode))encode;
-    d->wgmma = compiled && encode && wgmma_is_exact<128, 1, 0>(d) &&
-               wgmma_is_exact<128, 1, 1>(d) && wgmma_is_exact<128, 0, 0>(d) &&
-               wgmma_is_exact<64, 0, 0>(d) && !d->problem[0];
+    d->wgmma = compiled && encode && wgmma_is_exact<128, 1, 0>(&call) &&
+               wgmma_is_exact<128, 1, 1>(&call) && wgmma_is_exact<128, 0, 0>(&call) &&
+               wgmma_is_exact<64, 0, 0>(&call) && !d->problem[0];
     if (d->wgmma)
         return;
     fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,

@@ -25,9 +25,10 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
 
 /* Multiplies small integers by wgmma in tiles of this size and this layout. Returns true if the
  * product is exact. Its rows, columns and terms do not fill a tile; some blocks share terms. */
-template <int size, int a_along, int b_along> bool wgmma_is_exact(Device *d)
+template <int size, int a_along, int b_along> bool wgmma_is_exact(const gckpt_call *call)
 {
     enum { M = 72, N = 136, K = 80, BLOCKS = 5 };
+    Device *d = device_of(call);
     uint16_t terms[N * K], *x = NULL;
     float got[M * N];
     for (int i = 0; i < N * K; i++)
@@ -38,11 +39,9 @@ template <int size, int a_along, int b_along> bool wgmma_is_exact(Device *d)
     float *c = (float *)(void *)(x + N * K);
     check(d, cudaMemcpyAsync(x, terms, sizeof terms, cudaMemcpyHostToDevice, d->stream),
           "self-test");
-    gckpt_call call = {};
-    call.backend = d;
     const fast::MmaProduct p = fast::mma_of(M, N, K, matrix(x, a_along ? K : M),
                                             matrix(x, b_along ? K : N), NONE, 0, { c, NULL });
-    fast::wgmma_product<size, a_along, b_along, fast::STORE>(&call, p, BLOCKS);
+    fast::wgmma_product<size, a_along, b_along, fast::STORE>(call, p, BLOCKS);
     copy_out(d, got, c, sizeof got);
     check(d, cudaFree(x), "cudaFree");
     for (int at = 0; at < M * N; at++) {
@@ -76,9 +75,9 @@ void choose_wgmma(Device *d, bool compiled)
     check(d, cudaGetDriverEntryPoint(name, &encode, cudaEnableDefault, &found), name);
 #endif
     d->encode = (decltype(d->encode))encode;
-    d->wgmma = compiled && encode && wgmma_is_exact<128, 1, 0>(d) &&
-               wgmma_is_exact<128, 1, 1>(d) && wgmma_is_exact<128, 0, 0>(d) &&
-               wgmma_is_exact<64, 0, 0>(d) && !d->problem[0];
+    d->wgmma = compiled && encode && wgmma_is_exact<128, 1, 0>(&call) &&
+               wgmma_is_exact<128, 1, 1>(&call) && wgmma_is_exact<128, 0, 0>(&call) &&
+               wgmma_is_exact<64, 0, 0>(&call) && !d->problem[0];
     if (d->wgmma)
         return;
     fprintf(stderr, "CUDA device %d: GCKPT_BF16_FAST is slower than possible: %s\n", d->number,

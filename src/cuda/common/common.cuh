@@ -88,7 +88,6 @@ Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
 Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
 Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
 Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
-Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }

@@ -28,7 +28,6 @@ enum {
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
-
 enum { PARAM_BYTES = sizeof(StepParamSet) + SHARES * sizeof(unsigned) };
 
 /* A CUDA graph of a micro-batch. */

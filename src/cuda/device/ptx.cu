@@ -230,8 +230,7 @@ __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float secon
 /* Describes an operand of wgmma in shared memory: boxes of 64 lines of 64 bf16 that TMA loaded,
  * each at a multiple of 1024. ALONG: a line is along k, 8 lines further is 1024 bytes further, and
  * the boxes of rows follow each other. Else a line is a term of 64 rows, 8 terms are 1024 bytes,
- * and the next 64 rows are a box further. gckpti_wgmma_16: added to a descriptor, 16 terms
- * further. */
+ * and the next 64 rows are a box further. gckpti_wgmma_16 moves a descriptor 16 terms further. */
 template <bool ALONG> __device__ inline uint64_t gckpti_wgmma_matrix(const void *boxes)
 {
     const uint64_t stride = 1024 >> 4, box = ALONG ? 1 : 64 * 128 >> 4, swizzle_128 = 1;

@@ -395,7 +395,7 @@ void attention_by(const gckpt_call *call, bool)
     a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.g)
-        for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
+        for_each_row<attention_delta_of>(call, queries, grad_out_of(call), Values(out_of(call)),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     const int wide = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);

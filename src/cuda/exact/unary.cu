@@ -20,7 +20,7 @@ void unary_by(const gckpt_call *call, bool backward, unsigned reads, int n)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
-    const Values at = reads & GCKPT_IN(0) ? value_of(x) : reads ? value_out_of(call) : g;
+    const Values at = reads & GCKPT_IN(0) ? value_of(x) : reads ? out_of(call) : g;
     const gckpti_iter it = dense(gckpti_elements(&call->shape));
     const float *o = (const float *)call->attributes;
     const float first = n > 0 ? o[0] : 0.0f, second = n > 1 ? o[1] : 0.0f;

@@ -72,10 +72,6 @@ struct MmaPlace {
     }
 };
 
-struct Bits64 { /* a bit for each row of a tile */
-    unsigned word[2];
-};
-
 /* Returns a word with bits first to last, as far as it has these. */
 __device__ inline unsigned bits_of(int64_t first, int64_t last)
 {
@@ -118,11 +114,12 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
     /* Replaces values of a step's tile that are not finite by 0, since 0 times these is NaN. For
      * each column, `cleaned` gets a bit for each row that had one. Rows after the last key, which
      * may have any values, do not count. The caller lets the block wait. */
-    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
+    template <class LAYOUT> __device__ void clean(int step, uint16_t *tile,
+                                              unsigned (*cleaned)[2]) const
     {
         const int thread = gckpti_thread_index(), count = this->columns(step);
         if (thread < D)
-            cleaned[thread] = {};
+            cleaned[thread][0] = cleaned[thread][1] = 0;
         __syncthreads(); /* nor does a product read the tile any more */
 #pragma unroll 1
         for (int i = thread; i < n * D / 8; i += 128) {
@@ -133,13 +130,13 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
             for (int e = 0; e < 8; e++) {
                 const bool nonfinite = (x[e] & 0x7f80) == 0x7f80;
                 if (nonfinite && r < count)
-                    atomicOr(cleaned[chunk * 8 + e].word + r / 32, 1u << r % 32);
+                    atomicOr(&cleaned[chunk * 8 + e][r / 32], 1u << r % 32);
                 x[e] = nonfinite ? 0 : x[e];
             }
         }
     }
     /* Sets sums over a cleaned tile to NaN if they include a value that was not finite. */
-    __device__ void spoil(int step, const Bits64 *cleaned, float (&o)[D / 8][4]) const
+    __device__ void spoil(int step, const unsigned (*cleaned)[2], float (&o)[D / 8][4]) const
     {
         const MmaPlace here(gckpti_thread_index());
         const int64_t more = this->h.window - 1;
@@ -148,7 +145,7 @@ template <bool KEYS, int D, int n> struct MmaBlock : HeadRows<KEYS, n>, MmaPlace
             const int64_t first = KEYS ? same : same - more, last = KEYS ? same + more : same;
             const unsigned low = bits_of(first, last), high = bits_of(first - 32, last - 32);
             UNROLLED(e, D / 4) {
-                const unsigned *word = cleaned[e / 2 * 8 + here.pair + e % 2].word;
+                const unsigned *word = cleaned[e / 2 * 8 + here.pair + e % 2];
                 if ((word[0] & low) | (word[1] & high))
                     o[e / 2][2 * half + e % 2] = NAN;
             }
@@ -266,7 +263,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
     uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    SHARED(Bits64, cleaned, [D]);
+    SHARED(unsigned, cleaned, [D][2]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     Softmax<D> softmax;
     float o[D / 8][4] = {}, s[8][4];
@@ -301,7 +298,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1)
     uint16_t *rows[2] = { (uint16_t *)attention_tiles, (uint16_t *)attention_tiles + SIZE };
     uint16_t *columns[2] = { rows[1] + SIZE, rows[1] + SIZE + 2 * PART };
     SHARED(float, values, [2][2][n]); /* KEYS: `saved` and `delta` of the queries of two tiles */
-    SHARED(Bits64, cleaned, [2][D]);
+    SHARED(unsigned, cleaned, [2][D][2]);
     const MmaBlock<KEYS, D, n> at(p, (int)blockIdx.x);
     const int thread = (int)threadIdx.x;
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4], mine[2][2];
@@ -393,7 +390,7 @@ void attention_by(const gckpt_call *call, bool backward)
     p.keys = keys_of(call);
     if (backward) {
         const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
-        const Values g = grad_out_of(call), out = value_out_of(call);
+        const Values g = grad_out_of(call), out = out_of(call);
         float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
         run<fast_delta_kernel>(call, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
                                p.heads, p.d, p.d % 8 == 0 && aligned(g, out));

@@ -92,8 +92,7 @@ LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool back
 {
     const LossSizes s = loss_sizes(call, backward);
     const auto floats = [&](int64_t n) { return (float *)bump_alloc(workspace, (size_t)n * 4); };
-    LossBuffers r;
-    memset(&r, 0, sizeof r);
+    LossBuffers r = {};
     r.x = operand(call, workspace, value_of(call->in[0]), s.rows * s.c);
     if (s.once || call->in[1].bf16)
         r.w = operand(call, workspace, value_of(call->in[1]), s.v * s.c);

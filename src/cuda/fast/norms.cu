@@ -95,8 +95,7 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
     fast_norm_backward_kernel(const __grid_constant__ Norm s, Results dx, float *g_sums,
                               float *gh_sums, int64_t rows, int accumulate)
 {
-    const int64_t n = s.n;
-    const int64_t each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
+    const int64_t n = s.n, each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         for (int64_t j = threadIdx.x * each; (g_sums || gh_sums) && j < n; j += each * blockDim.x) {

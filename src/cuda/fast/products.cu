@@ -181,8 +181,7 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t
-        *overlap_x; /* x of an overlapped product that may still run, as large as c; or NULL */
+    const uint16_t *overlap_x; /* as large as c: x of an overlapped product that may run; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,

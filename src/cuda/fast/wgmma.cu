@@ -22,6 +22,12 @@ struct WgmmaProduct {
     unsigned *shares;
 };
 
+/* Returns the first place for a box in dynamic shared memory: at a multiple of 1024 bytes. */
+__device__ inline uint16_t *first_box(uint4 *memory)
+{
+    return (uint16_t *)memory + (-gckpti_shared_address(memory) & 1023) / 2;
+}
+
 /* Shared memory: a ring of stages, each with a tile of a and one of b. */
 template <int size, int a_along, int b_along> struct WgmmaStages {
     enum { COUNT = a_along ? 3 : size == 128 ? 6 : 8, TILE = size * BOX, BYTES = 4 * TILE };
@@ -123,8 +129,7 @@ __global__ void __launch_bounds__(128, a_along ? 2 : 1)
     DYNAMIC_SHARED(uint4, product_tiles);
     SHARED(uint64_t, loaded, [Stages::COUNT]);
     SHARED(unsigned, drawn, [1]);
-    uint16_t *tiles =
-        (uint16_t *)product_tiles + (-gckpti_shared_address(product_tiles) & 1023) / 2;
+    uint16_t *tiles = first_box(product_tiles);
     Stages stages = { tiles, loaded, 0, 0 };
     if (threadIdx.x == 0) {
         for (int s = 0; s < Stages::COUNT; s++)

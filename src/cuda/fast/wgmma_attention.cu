@@ -14,12 +14,6 @@ struct Boxes {
     }
 };
 
-/* Returns the first place for a box in dynamic shared memory: at a multiple of 1024 bytes. */
-__device__ inline uint16_t *first_box(uint4 *memory)
-{
-    return (uint16_t *)memory + (-gckpti_shared_address(memory) & 1023) / 2;
-}
-
 /* Tiles in shared memory: ROWS of the block's rows, then two stages of two tiles of columns. */
 template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
     enum { SIZE = 64 * D };
@@ -85,7 +79,8 @@ template <bool KEYS, int D, int ROWS> struct WgmmaTiles {
         }
     }
     /* Calls clean for a tile, which only wgmma reads then. */
-    __device__ __forceinline__ void clean(int step, uint16_t *tile, Bits64 *cleaned) const
+    __device__ __forceinline__ void clean(int step, uint16_t *tile,
+                                          unsigned (*cleaned)[2]) const
     {
         at.template clean<Boxes>(step, tile, cleaned);
         gckpti_mbarrier_fence(); /* wgmma sees the stores */
@@ -132,7 +127,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 4 : 2)
 #ifndef GCKPTI_NO_WGMMA
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
-    SHARED(Bits64, cleaned, [D]);
+    SHARED(unsigned, cleaned, [D][2]);
     const MmaBlock<false, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<false, D, 1> tiles = { p, at, first_box(attention_tiles), full, NULL };
     Softmax<D> softmax;
@@ -169,7 +164,7 @@ __global__ void __launch_bounds__(128, D == 64 && !KEYS ? 4 : 2)
     DYNAMIC_SHARED(uint4, attention_tiles);
     SHARED(uint64_t, full, [3]);
     SHARED(float, values, [2][2][64]);
-    SHARED(Bits64, cleaned, [2][D]);
+    SHARED(unsigned, cleaned, [2][D][2]);
     const MmaBlock<KEYS, D, 64> at(p, (int)blockIdx.x);
     const WgmmaTiles<KEYS, D, 2> tiles = { p, at, first_box(attention_tiles), full, values };
     float o[D / 8][4] = {}, dv[D / 8][4] = {}, s[8][4], d[8][4], mine[2][2];
