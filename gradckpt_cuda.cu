@@ -2056,13 +2056,17 @@ struct RowIndex {
     }
 };
 
-/* Copies an element of a table row of n for an index (embed, gather). */
-__device__ void embed_at(int64_t i, const float *table, const RowIndex &index, const Results &out,
-                         int64_t n)
-{
-    const int64_t r = i / n;
-    put_at(out, i, table[index[r] * n + (i - r * n)]);
-}
+/* Copies the table row of each index; rows have n elements. */
+struct TableLines {
+    const float *table;
+    RowIndex index;
+    Results out;
+    int64_t n;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        store(out, i, load<N>(table, index[i / n] * n + i % n));
+    }
+};
 
 /* A table row's gradient adds the rows of g with its index, in order: rows first to end - 1 of
  * `order`, in which g's rows are sorted by index. */
@@ -2075,8 +2079,7 @@ int64_t embed_workspace(const gckpt_call *call, bool backward)
     return backward ? 2 * gckpti_rows(&call->in[0].shape) + gckpti_rows(&call->shape) : 0;
 }
 
-/* Finds the place of row r among the rows of its table, which is the number of rows before it: all
- * indices are read, which takes less than a millisecond for 65536 rows (estimated). */
+/* Finds the place of row r among the rows of its table, by reading all of its indices. */
 __device__ void embed_sort(int64_t r, const RowIndex &index, const Sorted &s, int64_t rows)
 {
     const int64_t each = index.each ? index.each : rows, first = r / each * each;
@@ -2116,16 +2119,16 @@ void embed_by(const gckpt_call *call, bool backward)
     int64_t table = gckpti_rows(&x->shape);
     const RowIndex index = { call->in[1].index, x->shape.n == 3 ? call->shape.d[1] : 0,
                              x->shape.d[1] };
+    const TableLines copy = { x->data, index, out_of(call), n };
     if (!backward)
-        for_each<embed_at>(call, rows * n, x->data, index, out_of(call), n);
+        for_each_vec<8>(call, copy, rows * n, n % 8 == 0 && aligned(copy.table, copy.out));
     if (!backward || !x->grad)
         return;
     unsigned *workspace = (unsigned *)call->workspace;
     const Sorted sorted = { workspace + 2 * table, workspace, workspace + table };
     fill(call, sorted.end, 0, table);
     for_each<embed_sort>(call, rows, index, sorted, rows);
-    dim3 grid = blocks_for(table, 1);
-    grid.y = (unsigned)((n + 255) / 256);
+    const dim3 grid(blocks_for(table, 1).x, (unsigned)((n + 255) / 256));
     run<embed_backward_kernel>(call, grid, 256, 0, sorted, grad_out_of(call), x->grad, table, n,
                                x->accumulate);
 }
@@ -2327,12 +2330,9 @@ void rotary_by(const gckpt_call *call, bool backward)
  * register (in bf16 plans by blocks of terms, in three registers). Rows and columns are divided
  * into tiles, k never is (manual, 5c). A and B come through shared memory in stages of DEPTH terms:
  * while a stage is used, each thread loads its part of the next one into registers.
- *
- * For an H200, estimated, not measured: a term of 8 x 8 elements is 64 fma of some 73 issue slots.
  * Lanes are in Z-order, 4 x 8 of them, so that lanes i and i^1 share rows, i and i^2 columns: a
  * load takes 2 passes over shared memory instead of 4. Lines are 4 floats longer than a tile is
- * wide, so that data along k can be written across the lines without bank conflicts. A tile of
- * 128 x 128 needs 8 bytes per cycle from L2, which gives about 24. tests/bench/cuda.cu measures. */
+ * wide, so that data along k can be written across the lines without bank conflicts. */
 enum { DEPTH = 8 };
 
 /* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */

@@ -183,7 +183,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("vecs_kernel<8, DropoutMask>")) {
         auto p = std::get<0>(tally::of(l, vecs_kernel<8, DropoutMask>));
         c.bytes = (tally::Width<Values>::of(p.x) + tally::Width<Results>::of(p.y)) * l.elements;
-    } else if (is("embed_at")) {
+    } else if (is("vecs_kernel<8, TableLines>")) {
         c.bytes = 6 * l.elements;
     } else if (is("column_sums_kernel<Sums, false")) {
         auto p = tally::of(l, (column_sums_kernel<Sums, false>));
