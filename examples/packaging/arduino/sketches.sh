@@ -16,7 +16,8 @@ sketches()
     to=$1
     jobs=examples/mcu
     mkdir -p "$to" && cp -R examples/packaging/arduino/examples examples/packaging/arduino/extras "$to" &&
-        cp $jobs/job.h $jobs/board.h $jobs/keyword.[ch] $jobs/anomaly.[ch] "$to/extras" &&
+        cp examples/weights.h $jobs/board.h $jobs/keyword.[ch] $jobs/anomaly.[ch] "$to/extras" &&
+        sed 's,"\.\./weights\.h","weights.h",' $jobs/job.h > "$to/extras/job.h" &&
         cp $jobs/keyword.h "$to/examples/Keywords" && cp $jobs/anomaly.h "$to/examples/Anomaly" &&
         sketch Blink blink && sketch Keywords keyword && sketch Anomaly anomaly
 }

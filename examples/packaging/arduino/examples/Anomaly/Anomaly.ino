@@ -14,7 +14,7 @@
 #include "plan.h"
 #include "anomaly.h"
 
-char store_block[plan_store_bytes - weights_flash_bytes], exec_block[plan_exec_bytes];
+char store_block[plan_store_bytes - weights_bytes], exec_block[plan_exec_bytes];
 gckpt_exec *watcher;
 
 // Stops after an error and prints its number, a gckpt_result of gradckpt.h; the LED stays dark.

@@ -27,7 +27,7 @@ const size_t ARENA = recognise_arena_bytes > learn_arena_bytes ? recognise_arena
 
 // Memory for the last layer's store, for the two executors, and for the arena that both
 // executors use.
-char store_block[recognise_store_bytes - weights_flash_bytes];
+char store_block[recognise_store_bytes - weights_bytes];
 char ears_block[recognise_exec_bytes - recognise_arena_bytes];
 char learner_block[learn_exec_bytes - learn_arena_bytes];
 double arena[(ARENA + sizeof(double) - 1) / sizeof(double)];
