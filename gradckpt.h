@@ -30763,7 +30763,7 @@ GCKPTI_ALWAYS void V(block_rows)(int storage, const unsigned char *b, int64_t ro
     const int int8 = storage == GCKPT_STORAGE_I8, more = V(words) > 4;
     if (int8 || first == 0)
         V(transpose4)(b + 2 + 4 * first, row, word);
-    if (int8 && more)
+    if (int8 && V(words) > 4)
         V(transpose4)(b + 18, row, word + 4);
     GCKPTI_UNROLL
     for (int q = 0; q < 4; q++)
