@@ -186,7 +186,7 @@ CUDA_SHIM_VECTOR(uint, unsigned)
 
 /* A tensor map of <cuda.h>, whose content is the shim's own: the first axis is contiguous. */
 struct CUtensorMap {
-    alignas(64) char *base;
+    alignas(128) char *base;
     uint64_t size[4];   /* elements of 2 bytes along each axis */
     uint64_t stride[4]; /* bytes from index to index of an axis */
     uint32_t box[4];
