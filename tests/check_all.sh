@@ -882,8 +882,9 @@ END
         [ "$arch" != 90 ] || arch=90a # which has wgmma
         mkdir -p "$B/$1"
         began=$(date +%s)
-        nvcc -O3 -std=c++17 -fmad=false -arch="sm_$arch" -Xptxas -v --keep --keep-dir "$B/$1" -c gradckpt_cuda.cu \
-            -o "$B/$1/cuda.o" > "$B/$1/log" 2>&1 || { cat "$B/$1/log"; return 1; }
+        # -arch=sm_90a would compile for compute_90 as well
+        nvcc -O3 -std=c++17 -fmad=false -gencode "arch=compute_$arch,code=sm_$arch" -Xptxas -v --keep --keep-dir "$B/$1" \
+            -c gradckpt_cuda.cu -o "$B/$1/cuda.o" > "$B/$1/log" 2>&1 || { cat "$B/$1/log"; return 1; }
         echo "sm_$arch: $(($(date +%s) - began)) s, $(wc -c < "$B/$1/cuda.o") bytes"
         ! grep -iE 'warning|\(C751[0-5]\)' "$B/$1/log" || return 1
         awk '/Compiling entry/ { kernel = $0 }
@@ -899,7 +900,7 @@ END
         need nvcc g++ make python3
         python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
         wgmma=$B/cuda-nvcc-90/gradckpt_cuda.ptx # that job's, or else
-        [ "$wgmma" -nt gradckpt_cuda.cu ] || { wgmma=$B/$1-90a.ptx && nvcc -O3 -std=c++17 -fmad=false -arch=sm_90a -ptx gradckpt_cuda.cu -o "$wgmma"; } || return 1
+        [ "$wgmma" -nt gradckpt_cuda.cu ] || { wgmma=$B/$1-90a.ptx && nvcc -O3 -std=c++17 -fmad=false -arch=compute_90a -ptx gradckpt_cuda.cu -o "$wgmma"; } || return 1
         nvcc -O3 -std=c++17 -fmad=false -arch=sm_80 -ptx gradckpt_cuda.cu -o $B/$1.ptx &&
             g++ -std=c++17 -O1 -ffp-contract=off $(grep -qsw fma /proc/cpuinfo && echo -mfma) -DGCKPT_CUDA_SHIM \
                 -DGCKPT_CUDA_SLOT_BYTES=4096 -I. -include tests/cuda/cuda_shim.h -x c++ \
