@@ -532,7 +532,7 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
-/* The same, but subnormals become zeros. */
+/* Packs two floats as bf16, the first in the lower half; subnormals become zeros. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     const uint32_t y = bf16_pair(first, second),
@@ -4831,9 +4831,9 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
  * the next share continues the chain from there. A share has at least the terms of a tile, so a
  * block can begin with the tile that it hands on and end with the tile that it continues.
  *
- * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only
- * for the share before its own, whose block has begun, and which is handed on before that block
- * waits for anything. */
+ * Blocks cannot deadlock, in whatever order they run: a block draws its share when it begins, and
+ * waits only for the block of the share before. That block has begun, and hands its tile on before
+ * it waits for anything. */
 enum { BOX = 64, BOX_SIZE = BOX * BOX };
 
 struct WgmmaProduct {
@@ -5564,7 +5564,7 @@ struct MmaPlace {
     }
 };
 
-/* Returns a word with bits first to last, as far as it has these. */
+/* Returns a word of 32 bits, of which those from first to last are set. */
 __device__ inline unsigned bits_of(int64_t first, int64_t last)
 {
     const int begin = (int)max(first, (int64_t)0), end = (int)min(last, (int64_t)31);
@@ -6702,8 +6702,8 @@ template <int size, int a_along, int b_along> bool wgmma_is_exact(const gckpt_ca
     return true;
 }
 
-/* Lets products use wgmma if the device has it, unless that was not compiled, is wrong or causes an
- * error that CUDA survives. */
+/* Lets kernels use wgmma if the device has it, it was compiled, and its results are exact. Else says
+ * why not on stderr; an error that CUDA survives is no error of the device. */
 void choose_wgmma(Device *d, bool compiled)
 {
     gckpt_call call = {};

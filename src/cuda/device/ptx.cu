@@ -220,7 +220,7 @@ int gckpti_block_index(void) { return (int)blockIdx.x; }
 #define UNROLL
 void gckpti_cp_async16_full(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
-/* The same, but subnormals become zeros. */
+/* Packs two floats as bf16, the first in the lower half; subnormals become zeros. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     const uint32_t y = bf16_pair(first, second),

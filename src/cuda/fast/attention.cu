@@ -72,7 +72,7 @@ struct MmaPlace {
     }
 };
 
-/* Returns a word with bits first to last, as far as it has these. */
+/* Returns a word of 32 bits, of which those from first to last are set. */
 __device__ inline unsigned bits_of(int64_t first, int64_t last)
 {
     const int begin = (int)max(first, (int64_t)0), end = (int)min(last, (int64_t)31);

@@ -9,9 +9,9 @@
  * the next share continues the chain from there. A share has at least the terms of a tile, so a
  * block can begin with the tile that it hands on and end with the tile that it continues.
  *
- * No order of blocks is a deadlock: blocks draw their shares when they begin. A block waits only
- * for the share before its own, whose block has begun, and which is handed on before that block
- * waits for anything. */
+ * Blocks cannot deadlock, in whatever order they run: a block draws its share when it begins, and
+ * waits only for the block of the share before. That block has begun, and hands its tile on before
+ * it waits for anything. */
 enum { BOX = 64, BOX_SIZE = BOX * BOX };
 
 struct WgmmaProduct {
