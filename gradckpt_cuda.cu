@@ -6702,8 +6702,8 @@ template <int size, int a_along, int b_along> bool wgmma_is_exact(const gckpt_ca
     return true;
 }
 
-/* Lets kernels use wgmma if the device has it, it was compiled, and its results are exact. Else says
- * why not on stderr; an error that CUDA survives is no error of the device. */
+/* Lets kernels use wgmma if the device has it, it was compiled, and its results are exact. Else
+ * says why not on stderr; an error that CUDA survives is no error of the device. */
 void choose_wgmma(Device *d, bool compiled)
 {
     gckpt_call call = {};
