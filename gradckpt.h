@@ -163,7 +163,7 @@
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4802
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              862
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4557
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4577
  *     >>files     safetensors                                                                 1457
  *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
@@ -27633,8 +27633,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Returns store.memory.used as it would be with the missing values and states (an error's text). */
-GCKPTI_UNUSED static size_t gckpti_store_bytes_needed(gckpt_exec *e)
+/* Returns store.memory.used as it would be with the missing values and states. */
+static size_t gckpti_store_bytes_needed(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
@@ -27653,6 +27653,24 @@ GCKPTI_UNUSED static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
+/* Checks that the heap has the bytes of the missing values and states, by one allocation of all: a
+ * system that overcommits memory refuses it if it is impossible, but would grant many small ones
+ * and end the program when it writes to them. */
+static gckpt_result gckpti_check_heap(gckpt_exec *e)
+{
+    gckpti_allocator *a = &e->store->memory;
+    if (sizeof(size_t) <= 4 || a->desc.memory || a->desc.resize)
+        return GCKPT_OK;
+    const size_t bytes = gckpti_store_bytes_needed(e) - a->used;
+    void *all = bytes ? gckpti_resize(a, NULL, 0, bytes) : NULL;
+    gckpti_delete(a, all, bytes, 1);
+    return all || !bytes ? GCKPT_OK
+                         : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                        "exec: no memory for the %z bytes of values and optimiser "
+                                        "state that the plan's parameters still need",
+                                        bytes);
+}
+
 /* Allocates the missing values and optimiser states (all or none), then initialises the values. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
@@ -27660,6 +27678,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
     size_t states = 0;
+    if (GCKPTI_RUNS_BACKENDS) /* firmware has no heap that overcommits */
+        result = gckpti_check_heap(e);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
