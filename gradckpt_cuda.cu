@@ -15,7 +15,7 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 790
- *     >>common    fill, add, convert, update, dequantise                                       643
+ *     >>common    fill, add, convert, update, dequantise                                       640
  *     >>exact     kernels of the numeric contract: the bits of the processor                  2990
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2031
  *     >>backend   which kernels there are, the self-test, the table                            379
@@ -1142,10 +1142,7 @@ void map(const gckpt_call *call, const gckpti_iter &it, F f, const Results &d, c
 {
     if (!wanted(d) || count_of(it) == 0)
         return;
-    if (d.bf16 || a.bf16 || b.bf16 || c.bf16)
-        map_vecs<8>(call, it, f, d, a, b, c, accumulate);
-    else
-        map_vecs<4>(call, it, f, d, a, b, c, accumulate);
+    map_vecs<8>(call, it, f, d, a, b, c, accumulate);
 }
 
 struct Copy {

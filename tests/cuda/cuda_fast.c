@@ -1122,35 +1122,33 @@ static void test_mma_sync(void)
 
 /* Whether wgmma or mma.sync computes an op depends on its alignment, never on its number of tokens. Devices without
  * sm_90a, programs that were not compiled for it, and devices whose wgmma is wrong use mma.sync. */
-static void test_choice(void)
+static void test_choice(int way)
 {
     const gckpt_backend *own = gpu;
     char text[256];
-    for (int way = 0; way < 6; way++) {
-        if (way > 2) {
-            cuda_shim.capability = way == 3 ? 80 : 90;
-            cuda_shim.sm_90a = way == 3 ? 1 : way == 4 ? 0 : 2;
-            open_printing(way - 2, &gpu, text);
-            CHECK_MSG(way == 3   ? !text[0]
-                      : way == 4 ? strstr(text, "nvcc -arch=sm_90a") != NULL
-                                 : strstr(text, "wgmma gave wrong results") != NULL,
-                      "%d: %s", way, text);
-            cuda_shim.capability = 90;
-            cuda_shim.sm_90a = 1;
-        }
-        for (int64_t m = 1; m < 300; m = 3 * m + 7) {
-            const long mmas = cuda_shim.mmas, wgmmas = cuda_shim.wgmmas;
-            const int64_t k = way == 1 ? 20 : 24;
-            aside = way == 2 ? 4 : 0;
-            test_linear_of(m, k, k + 8, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
-            test_attention_of(1, m, m, 1, k, 1, 7 | OUT | GRAD_OUT | 7 << GRAD, 0, 0);
-            CHECK_MSG((cuda_shim.mmas == mmas) == (way == 0) && (cuda_shim.wgmmas == wgmmas) == (way > 0),
-                      "way %d, %d tokens", way, (int)m);
-        }
-        aside = 0;
-        if (way == 3)
-            test_mma_sync();
+    if (way > 2) {
+        cuda_shim.capability = way == 3 ? 80 : 90;
+        cuda_shim.sm_90a = way == 3 ? 1 : way == 4 ? 0 : 2;
+        open_printing(way - 2, &gpu, text);
+        CHECK_MSG(way == 3   ? !text[0]
+                  : way == 4 ? strstr(text, "nvcc -arch=sm_90a") != NULL
+                             : strstr(text, "wgmma gave wrong results") != NULL,
+                  "%d: %s", way, text);
+        cuda_shim.capability = 90;
+        cuda_shim.sm_90a = 1;
     }
+    if (way == 3)
+        test_mma_sync();
+    for (int64_t m = 1; m < 300; m = 3 * m + 7) {
+        const long mmas = cuda_shim.mmas, wgmmas = cuda_shim.wgmmas;
+        const int64_t k = way == 1 ? 20 : 24;
+        aside = way == 2 ? 4 : 0;
+        test_linear_of(m, k, k + 8, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
+        test_attention_of(1, m, m, 1, k, 1, 7 | OUT | GRAD_OUT | 7 << GRAD, 0, 0);
+        CHECK_MSG((cuda_shim.mmas == mmas) == (way == 0) && (cuda_shim.wgmmas == wgmmas) == (way > 0),
+                  "way %d, %d tokens", way, (int)m);
+    }
+    aside = 0;
     gpu = own;
 }
 #endif
@@ -1439,7 +1437,9 @@ int main(void)
     if (!CHECK_MSG(gpu != NULL, "%s", error))
         return check_report("cuda fast");
 #ifdef GCKPT_CUDA_SHIM
-    test_wgmma_products(); /* first: the shim records early launches for tests/cuda/ptx, and these run all loops */
+    /* first: the shim records early launches for tests/cuda/ptx, and these run all loops, of wgmma and of mma.sync */
+    test_wgmma_products();
+    test_choice(3);
 #endif
     test_linear(0);
 /* With one multiprocessor, a kernel uses its large tile if more than half of the tile is filled. */
@@ -1463,7 +1463,9 @@ int main(void)
 #ifdef GCKPT_CUDA_SHIM
     test_late_failure();
     test_handed_on();
-    test_choice();
+    for (int way = 0; way < 6; way++)
+        if (way != 3)
+            test_choice(way);
 #endif
     test_limits();
     test_training();

@@ -98,10 +98,7 @@ void map(const gckpt_call *call, const gckpti_iter &it, F f, const Results &d, c
 {
     if (!wanted(d) || count_of(it) == 0)
         return;
-    if (d.bf16 || a.bf16 || b.bf16 || c.bf16)
-        map_vecs<8>(call, it, f, d, a, b, c, accumulate);
-    else
-        map_vecs<4>(call, it, f, d, a, b, c, accumulate);
+    map_vecs<8>(call, it, f, d, a, b, c, accumulate);
 }
 
 struct Copy {
