@@ -163,7 +163,7 @@
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4802
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              862
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4577
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4578
  *     >>files     safetensors                                                                 1457
  *     >>export    plans as C constants, stores for them                                        442
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
@@ -1560,7 +1560,8 @@ struct gckpt_backend {
      * backend that uses another layout must have kernels for forward and backward. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Work between ops. Only backend, threads, seed, step, first_row, rows and precision of `call`
-     * are set. fill writes a word n times, from an address that is a multiple of 4. */
+     * are set. fill writes a word n times, from an address that is a multiple of 4; convert serves
+     * bf16 plans (without them it may be NULL). */
     void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
@@ -24740,7 +24741,8 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
                             id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
                             b ? b->name : "NULL");
     if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
-                        b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                        b->find && b->fill && b->add && b->update && b->finish &&
+                        (b->convert || !GCKPTI_WITH_BF16) &&
                         (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has its own memory, so all functions up to finish "

@@ -970,8 +970,12 @@ if [ "$1" = --one ]; then       # one check, as xargs calls it: its line, and wh
         sh tests/times.sh unit
         exit 0
     fi
-    sh tests/times.sh run "$2" sh "$0" --run "$2" > "$log" 2>&1
+    # a check that never ends fails after 20 minutes (2 hours in make check-all)
+    limit=
+    ! have timeout || limit="timeout -k 10 $([ -n "$CHECK_ALL" ] && echo 7200 || echo 1200)"
+    sh tests/times.sh run "$2" $limit sh "$0" --run "$2" > "$log" 2>&1
     status=$?
+    [ $status -ne 124 ] || echo "not done after the seconds of: $limit" >> "$log"
     took=$(($(date +%s) - started))
     if [ $status -eq 77 ]; then
         echo "skip $2: $(sed -n 's/^skip: //p' "$log" | tail -n 1)"

@@ -60,7 +60,8 @@ struct gckpt_backend {
      * backend that uses another layout must have kernels for forward and backward. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Work between ops. Only backend, threads, seed, step, first_row, rows and precision of `call`
-     * are set. fill writes a word n times, from an address that is a multiple of 4. */
+     * are set. fill writes a word n times, from an address that is a multiple of 4; convert serves
+     * bf16 plans (without them it may be NULL). */
     void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);

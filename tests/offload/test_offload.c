@@ -693,7 +693,8 @@ static void by_the_host(void)
         gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
         const uint64_t before = gckpt_store_hash(net.s);
         fill(NULL, 0, feeds);
-        CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
+        if (!CHECK_MSG(e && gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK, "%s", gckpt_error_text(e ? (void *)e : net.s)))
+            return;
         while (k > 2 && gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).kind != GCKPT_BARRIER)
             gckpt_run_some(e, 1, NULL);
         copier.fail_at = k > 1; /* for k = 2 the first offload fails, for k = 3 the first reload */
