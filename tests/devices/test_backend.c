@@ -631,7 +631,9 @@ static void test_refusals(void)
     WITHOUT(find)
     WITHOUT(fill)
     WITHOUT(add)
+#ifndef GCKPT_NO_BF16
     WITHOUT(convert)
+#endif
     WITHOUT(update)
     WITHOUT(finish)
     /* tests that copy_async is accepted only with the other three functions for host copies */
