@@ -106,9 +106,9 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
 }
 
 /* The terms of sums over rows of x and of y (rows,n), which have one type. One of them may be NONE;
- * then its terms are those of the other one, and are not used. KEPT: see Terms::FRESH. */
+ * then its terms are those of the other one, and are not used. KEPT: fp32, and see Terms::FRESH. */
 template <bool KEPT = false> struct RowTerms : Terms {
-    static constexpr bool FRESH = KEPT, MIXED = true;
+    static constexpr bool FRESH = KEPT, MIXED = !KEPT;
     Values x, y;
     int64_t n;
     bool is_bf16(void) const { return x.bf16 || y.bf16; }
