@@ -150,12 +150,10 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         return result;
     gckpti_find_active(p);
     (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
-    if (p->variant.lowering && !p->has_lowering)
-        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
+    for (int i = 0; i < p->n && !p->failed && !p->unused && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (!p->failed && result == GCKPT_OK)
+    if (!p->failed && !p->unused && result == GCKPT_OK)
         result = gckpti_pass(p, GCKPTI_PASS_OPS, NULL);
     return p->failed ? GCKPT_E_MEMORY : result;
 }

@@ -63,7 +63,6 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "threads", d->threads, 0, 1024 },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
-        GCKPTI_PRECISION_RANGE(d),
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
@@ -75,7 +74,6 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
       "plan: this build leaves out " what " (GCKPT_NO_" #part "): set desc." change },
         GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
-        GCKPTI_PRECISION_FAULT(d),
         { d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH,
           "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
           "has the other modes" },
@@ -84,7 +82,7 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
           "plan: desc.kernels.alignment must be a power of two from 4 to 65536" }
     };
     const char *fault = GCKPTI_FIRST_FAULT(faults);
-    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, gckpti_backend_name(d->backend)) : GCKPT_OK;
+    return fault ? gckpti_error(g, GCKPT_E_ARG, fault) : GCKPT_OK;
 }
 
 /* Checks a request before any planning. */

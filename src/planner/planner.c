@@ -34,7 +34,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-/* Checks a request and builds the model of p->variant, or none if that does not apply. The other
+/* Checks a request and builds the model of p->variant, or none if no op uses that. The other
  * fields of p are 0 at first. The caller always frees p. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -55,7 +55,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     gckpt_result result = gckpti_check_request(graph, terms, count, d);
     if (result == GCKPT_OK)
         result = gckpti_model_ops(p);
-    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+    if (result != GCKPT_OK || p->unused)
         return result;
     int trains = p->inference;
     for (int i = 0; i < p->n; i++)
@@ -103,7 +103,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
         q->built_model_cost = p->model_cost;
         result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
     }
-    int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
+    int of_use = result == GCKPT_OK && !q->unused;
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
         of_use = r->variant.no_copies != v.no_copies || gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
