@@ -54,7 +54,7 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
 #define gckpti_runs_fast(bits)                    0
 #define gckpti_widest_isa(p)                      GCKPT_ISA_AVX512
 #define gckpti_first_precision(p, t)              GCKPT_FP32
-#define gckpti_mark_operands(p, t, call, narrow)  ((void)(narrow))
+#define gckpti_mark_operands(p, t, call)          ((void)0)
 #define gckpti_falls_back(call, precision)        ((void)(precision), 0)
 #define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)

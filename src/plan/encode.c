@@ -144,23 +144,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
 }
 
 /* Returns the first op that mixes rows (itself or in a view that it reads), or -1. Prefers an op
- * that always does to one that only batch norm's need of two rows makes mix. */
+ * that always does to one that does in training, and of these one that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
-    int measures = -1, single = 0;
+    int mixer = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
         if (t->mixes_rows & GCKPTI_MIXES_ALWAYS)
             return t->id;
-        if (t->mixes_rows && !p->inference && !single) {
-            single = gckpti_measures_one(t->op, &t->shape, p->g->rows);
-            measures = measures < 0 || single ? t->id : measures;
-        }
+        if (t->mixes_rows == GCKPTI_MIXES_IN_TRAINING && !p->inference &&
+            (mixer < 0 || gckpti_measures_one(t->op, &t->shape, p->g->rows)))
+            mixer = t->id;
         for (int i = 0; i < t->inputs; i++)
             if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes_rows & GCKPTI_MIXES_ALWAYS)
                 return t->in[i]->id;
     }
-    return measures;
+    return mixer;
 }
 
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)

@@ -99,7 +99,6 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
-    uint16_t narrow = 0;
     gckpt_call call;
     gckpt_result result;
     gckpt_precision precision = gckpti_first_precision(p, t);
@@ -110,7 +109,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         call.precision = precision;
         result = t->op->shape(&call);
         mixes = call.mixes_rows;
-        gckpti_mark_operands(p, t, &call, &narrow);
+        gckpti_mark_operands(p, t, &call);
         if (result == GCKPT_OK)
             result = gckpti_query_backend(p->desc->backend, t->op, &call);
     } while (result == GCKPT_OK && gckpti_falls_back(&call, &precision));
