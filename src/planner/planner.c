@@ -174,10 +174,9 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
-                 mode == GCKPT_INFERENCE ? ""
-                 : !GCKPTI_RUNS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
-                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched            ? ""
-                                       : " in this mode (GCKPT_AUTO needs least)");
+                 mode == GCKPT_INFERENCE || (searched && GCKPTI_RUNS_SEARCH)
+                     ? ""
+                     : " in this mode (others may need less; GCKPT_AUTO with the search, which "
+                       "GCKPT_NO_SEARCH leaves out, needs least)");
 }
 #endif
