@@ -40,19 +40,6 @@ static int64_t gckpti_extend_ranges(gckpti_planner *p, int in_prologue, int end)
     return bytes;
 }
 
-/* Begins a definition where the scan from the end meets its entry at position x: adds the cost of a
- * recompute and records last uses. Returns the bytes whose live range begins here. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
-{
-    gckpti_node_state *v = &p->state[u];
-    s->value_end[x] = v->value_end;
-    s->saved_end[x] = v->saved_end;
-    if (is_forward && v->start >= 0)
-        s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
-    v->start = is_forward ? x : v->start;
-    return gckpti_end_live_range(v);
-}
-
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
     int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
@@ -87,8 +74,14 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        if (i >= 0 && i < 2 * p->nodes)
-            live -= gckpti_begin_def(p, s, self, is_forward, kept);
+        if (i < 0 || i >= 2 * p->nodes)
+            continue;
+        s->value_end[kept] = v->value_end; /* i begins a definition */
+        s->saved_end[kept] = v->saved_end;
+        if (is_forward && v->start >= 0)
+            s->recompute_cost = gckpti_add_cost(s->recompute_cost, u->cost);
+        v->start = is_forward ? kept : v->start;
+        live -= gckpti_end_live_range(v);
     }
     gckpti_compact_schedule(s, kept);
     s->overhead = s->recompute_cost;

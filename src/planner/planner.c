@@ -97,12 +97,13 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
-    gckpt_result result = GCKPT_E_MEMORY;
-    if (q) {
-        q->variant = v;
-        q->built_model_cost = p->model_cost;
-        result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
-    }
+    p->failed = !q;
+    if (!q)
+        return GCKPT_E_MEMORY;
+    q->variant = v;
+    q->built_model_cost = p->model_cost;
+    const gckpt_result result =
+        gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
     int of_use = result == GCKPT_OK && !q->unused;
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
         of_use = r->variant.no_copies != v.no_copies || gckpti_is_cheaper(q, r);
@@ -114,8 +115,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
         p->least_cost = q->least_cost < p->least_cost ? q->least_cost : p->least_cost;
         return GCKPT_OK;
     }
-    if (q)
-        gckpti_planner_free(q);
+    gckpti_planner_free(q);
     gckpti_delete(p->memory, q, 1, sizeof *q);
     return result;
 }
