@@ -612,7 +612,6 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
 #endif /* GCKPT_SMALL */
 
-/* Declarations of features. */
 #include "dist/plan.h"
 #include "bf16/plan.h"
 #include "offload/plan.h"

@@ -78,7 +78,7 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
 #undef GCKPTI_PART_USE
         { (d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH) ||
               (d->mode == GCKPT_SCHEDULE && !GCKPTI_RUNS_SCHEDULES),
-          "plan: this build leaves out the mode (GCKPT_OPTIMAL: by GCKPT_NO_SEARCH; GCKPT_SCHEDULE: "
+          "plan: this build leaves out the mode (GCKPT_OPTIMAL by GCKPT_NO_SEARCH, GCKPT_SCHEDULE "
           "by GCKPT_NO_SCHEDULES); it has the other modes" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||
               (alignment && alignment < sizeof(float)),
