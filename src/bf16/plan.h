@@ -48,8 +48,8 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
     return o->addends + ins->uses - 1;
 }
 #else
-#define gckpti_value_size(rounding)               sizeof(float)
-#define gckpti_gradient_size(rounding)            sizeof(float)
+#define gckpti_value_size(rounding)               ((void)(rounding), sizeof(float))
+#define gckpti_gradient_size(rounding)            ((void)(rounding), sizeof(float))
 #define gckpti_is_rounded(desc)                   0
 #define gckpti_runs_fast(bits)                    0
 #define gckpti_widest_isa(p)                      GCKPT_ISA_AVX512
