@@ -141,14 +141,14 @@ static inline void printer_print(printer *o, const char *format, ...)
 
 /* ---- a plan as text ---- */
 /* Prints the offset of the result of instruction x, if it has a buffer of its own: a result that
- * overwrites another has none. *first is the first buffer that x or a later instruction uses. */
+ * overwrites another has none. *first is the first buffer that begins at x or later. */
 static inline void printer_offset(printer *o, const gckpt_plan *plan, int x, int id, int *first)
 {
     gckpt_buffer b;
-    while (gckpt_plan_buffer(plan, *first, &b) == GCKPT_OK && b.end < x)
+    while (gckpt_plan_buffer(plan, *first, &b) == GCKPT_OK && b.start < x)
         ++*first;
-    for (int i = *first; gckpt_plan_buffer(plan, i, &b) == GCKPT_OK; i++)
-        if (b.start == x && b.id == id && b.kind == GCKPT_BUFFER_VALUE)
+    for (int i = *first; gckpt_plan_buffer(plan, i, &b) == GCKPT_OK && b.start == x; i++)
+        if (b.id == id && b.kind == GCKPT_BUFFER_VALUE)
             printer_print(o, " at %z", b.offset);
 }
 

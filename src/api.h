@@ -748,7 +748,7 @@ typedef struct {
     int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-/* Describes buffer i. */
+/* Describes buffer i. Buffers are in the order they begin. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);

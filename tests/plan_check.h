@@ -1566,7 +1566,7 @@ static inline int pc_start(pc_state *w)
     for (int b = f->buffers; b-- > 0;) {
         const gckpt_buffer *q = &f->buffer[b];
         if (q->start < 0 || q->end < q->start || q->end > f->length || !q->size || q->id < 0 ||
-            q->id >= f->count || (b > 0 && q->end < f->buffer[b - 1].end)) {
+            q->id >= f->count || (b > 0 && q->start < f->buffer[b - 1].start)) {
             pc_fail(w, "buffer %d, of %d, is live from %d to %d", b, q->id, q->start, q->end);
             return 0;
         }

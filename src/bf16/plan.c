@@ -15,9 +15,18 @@
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
  * GCKPTI_TAKES_ALL_BF16 or in strips). */
-static void gckpti_mark_rounding(gckpti_planner *p)
+static gckpt_result gckpti_mark_rounding(gckpti_planner *p)
 {
-    for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
+    const gckpt_plan_desc *d = p->desc;
+    const gckpti_range range = { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST };
+    if (!gckpti_check_ranges(p->g, "plan", &range, 1))
+        return GCKPT_E_ARG;
+    if (d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL))
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
+                            "bytes and runs everywhere",
+                            gckpti_backend_name(d->backend));
+    for (int i = 0; i < p->n && gckpti_is_rounded(d); i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
             !gckpti_is_loss(t) &&
@@ -30,6 +39,7 @@ static void gckpti_mark_rounding(gckpti_planner *p)
         if (fetch->tensor && fetch->tensor->graph == p->g)
             p->rounding[fetch->tensor->base->id] &= (unsigned char)~bf16_flag;
     }
+    return GCKPT_OK;
 }
 
 static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
@@ -59,10 +69,11 @@ GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const 
                : precision;
 }
 
-/* Marks the operands of op t's call that are bf16 in the arena: they point to *narrow. */
+/* Marks the operands of op t's call that are bf16 in the arena: their pointers are not NULL. */
 GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
-                                    gckpt_call *call, uint16_t *narrow)
+                                    gckpt_call *call)
 {
+    uint16_t *const narrow = (uint16_t *)(void *)call; /* nobody reads what it points to */
     for (int k = 0; k < t->inputs; k++)
         if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
             call->in[k].bf16 = narrow;
@@ -158,7 +169,7 @@ GCKPTI_PASSES(bf16)
     gckpti_encoder *e = (gckpti_encoder *)arg;
     const gckpti_lowered *d = &p->best;
     if (stage == GCKPTI_PASS_START)
-        gckpti_mark_rounding(p);
+        return gckpti_mark_rounding(p);
     if (stage != GCKPTI_PASS_ENCODED)
         return GCKPT_OK;
     for (size_t x = 0; x < d->length; x++)

@@ -247,13 +247,6 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "};\n");
 }
 
-/* Returns 1 if the narrower types of GCKPT_SMALL hold the plan's numbers. */
-static int gckpti_c_fits_small(const gckpt_plan *p)
-{
-    return p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
-}
-
 /* Returns the name of an op of the plan that the build of `part` has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
@@ -345,7 +338,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
                  plan->format, plan->contract, name, host > bytes ? host : bytes, name);
-    if (!gckpti_c_fits_small(plan))
+    if (plan->batch > INT32_MAX || plan->node_count > INT16_MAX ||
+        plan->operand_count > UINT16_MAX || plan->word_count > UINT16_MAX ||
+        plan->size_count > UINT16_MAX || plan->name_bytes >= UINT16_MAX)
         gckpti_print(&out,
                      "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans of fewer than "
                      "32768 tensors and 65536 operands\"\n#endif\n",

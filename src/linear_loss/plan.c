@@ -44,6 +44,7 @@ static void gckpti_take_lowering(gckpti_planner *p)
 {
     static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
     const int block_rows = rows[p->desc->backend != NULL][p->variant.lowering - 1];
+    p->unused = 1;
     for (int i = 0; i < p->n && !p->failed; i++) {
         gckpt_tensor t = *p->g->tensors[i];
         gckpti_linear_loss o = { 0, 0.0f };
@@ -59,9 +60,9 @@ static void gckpti_take_lowering(gckpti_planner *p)
             t.saved_bytes = 0;
         }
         p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
-        p->has_lowering = 1;
+        p->unused = 0;
     }
-    if (p->has_lowering && !p->failed)
+    if (!p->unused && !p->failed)
         gckpti_find_active(p);
 }
 
@@ -70,12 +71,12 @@ GCKPTI_PASSES(linear_loss)
     (void)arg;
     if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
         gckpti_take_lowering(p);
-    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && p->has_lowering; i++) {
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && !p->unused; i++) {
         const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
         if (t == built)
             continue;
         if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
-            p->has_lowering = 0; /* e.g. exact, or a fast kernel that declined a softcap */
+            p->unused = 1; /* e.g. exact, or a fast kernel that declined a softcap */
         const int replaced[2] = { i, built->in[0]->base->id };
         const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
         p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);

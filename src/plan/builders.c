@@ -132,10 +132,6 @@ GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
     }
     if (p->failed)
         return GCKPT_E_MEMORY;
-    if (mode == GCKPT_SCHEDULE && result == GCKPT_OK && p->entry_count == 0)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "plan: GCKPT_SCHEDULE: this build leaves out schedules of users "
-                            "(GCKPT_NO_SCHEDULES); it has the other modes");
     if (result == GCKPT_OK)
         result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
     p->entry_count = 0;

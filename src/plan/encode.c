@@ -144,23 +144,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
 }
 
 /* Returns the first op that mixes rows (itself or in a view that it reads), or -1. Prefers an op
- * that always does to one that only batch norm's need of two rows makes mix. */
+ * that always does to one that does in training, and of these one that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
-    int measures = -1, single = 0;
+    int mixer = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
         if (t->mixes_rows & GCKPTI_MIXES_ALWAYS)
             return t->id;
-        if (t->mixes_rows && !p->inference && !single) {
-            single = gckpti_measures_one(t->op, &t->shape, p->g->rows);
-            measures = measures < 0 || single ? t->id : measures;
-        }
+        if (t->mixes_rows == GCKPTI_MIXES_IN_TRAINING && !p->inference &&
+            (mixer < 0 || gckpti_measures_one(t->op, &t->shape, p->g->rows)))
+            mixer = t->id;
         for (int i = 0; i < t->inputs; i++)
             if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes_rows & GCKPTI_MIXES_ALWAYS)
                 return t->in[i]->id;
     }
-    return measures;
+    return mixer;
 }
 
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
@@ -199,25 +198,6 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* Returns buffer indices by end, then size, then the youngest first, as values of keys; NULL if out
- * of memory. */
-static gckpti_keyed *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
-{
-    size_t n = d->buffer_count;
-    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, 2 * n, sizeof *key);
-    if (p->failed)
-        return NULL;
-    for (size_t i = 0; i < n; i++) {
-        key[i].value = (int)(n - 1 - i);
-        key[i].key = d->buffers[n - 1 - i].size;
-    }
-    gckpti_sort_keys(key, key + n, n);
-    for (size_t i = 0; i < n; i++)
-        key[i].key = (uint64_t)d->buffers[key[i].value].end;
-    gckpti_sort_keys(key, key + n, n);
-    return key;
-}
-
 /* Sets the scalars of the plan that is made from a lowered plan. */
 static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered *d,
                                   gckpt_plan *plan)
@@ -254,15 +234,16 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     gckpti_resident_bytes(p, plan->kind_bytes);
 }
 
-/* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
+/* Writes the other arrays: instructions, operands, loss terms, fetches, buffers. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d,
-                                 const gckpti_keyed *order, gckpti_encoder *e)
+                                 gckpti_encoder *e)
 {
+    memcpy(e->live_bytes, d->live_bytes, d->length * sizeof *e->live_bytes);
+    memcpy(e->buffers, d->buffers, d->buffer_count * sizeof *e->buffers);
     for (size_t x = 0; x < d->length; x++) {
         e->ins[x] = d->ins[x];
         if (d->ins[x].kind == GCKPT_UPDATE)
             e->ins[x].id = e->nodes[d->ins[x].id].index;
-        e->live_bytes[x] = d->live_bytes[x];
     }
     for (size_t i = 0; i < d->operand_count; i++)
         e->operands[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
@@ -286,8 +267,6 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         const gckpti_plan_fetch fetch = { q->tensor->id, q->gradient, d->buffers[b].offset };
         e->fetches[i] = fetch;
     }
-    for (size_t i = 0; i < d->buffer_count; i++)
-        e->buffers[i] = d->buffers[order[i].value];
 }
 
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
@@ -296,13 +275,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
     gckpti_scratch_clear(&p->temp);
-    const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
-        gckpti_encode_arrays(p, d, order, &e);
+        gckpti_encode_arrays(p, d, &e);
         (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
         e.plan.check = gckpti_fnv_number(e.plan.check, e.plan.hash);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);

@@ -2,8 +2,6 @@
 #include "plan/plan.h"
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
-
 /* ---- plan/tensors.c ---- */
 #if GCKPTI_HAS_STAGED
 #define gckpti_is_staged(p, t) gckpti_must_stage(p, t)

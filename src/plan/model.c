@@ -99,7 +99,6 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
-    uint16_t narrow = 0;
     gckpt_call call;
     gckpt_result result;
     gckpt_precision precision = gckpti_first_precision(p, t);
@@ -110,7 +109,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         call.precision = precision;
         result = t->op->shape(&call);
         mixes = call.mixes_rows;
-        gckpti_mark_operands(p, t, &call, &narrow);
+        gckpti_mark_operands(p, t, &call);
         if (result == GCKPT_OK)
             result = gckpti_query_backend(p->desc->backend, t->op, &call);
     } while (result == GCKPT_OK && gckpti_falls_back(&call, &precision));
@@ -150,12 +149,10 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         return result;
     gckpti_find_active(p);
     (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
-    if (p->variant.lowering && !p->has_lowering)
-        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
+    for (int i = 0; i < p->n && !p->failed && !p->unused && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (!p->failed && result == GCKPT_OK)
+    if (!p->failed && !p->unused && result == GCKPT_OK)
         result = gckpti_pass(p, GCKPTI_PASS_OPS, NULL);
     return p->failed ? GCKPT_E_MEMORY : result;
 }

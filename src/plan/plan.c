@@ -46,11 +46,8 @@ GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_pla
 
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q)
 {
-    const gckpti_extent *sizes = p->sizes + q->shape;
-    int64_t n = 1;
-    for (int axes = (int)*sizes; axes > 0; axes--)
-        n *= *++sizes;
-    return n;
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_elements(&shape);
 }
 
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q)

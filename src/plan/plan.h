@@ -219,7 +219,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(size_t, operands, operand_count, 0) /* of all instructions */                                \
     X(gckpti_plan_term, terms, term_count, 0)                                                      \
     X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                  \
-    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */                          \
+    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they begin */                        \
     X(uint32_t, words, word_count, 0) /* attributes */                                             \
     X(char, names, name_bytes, 0)
 /* clang-format on */
@@ -455,8 +455,7 @@ typedef struct gckpti_planner {
     struct gckpti_bound *bound; /* by decreasing copy_cost; NULL at first */
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
-    int has_lowering;           /* some op has the variant's lowering */
-    int has_fused;              /* some group is fused */
+    int unused;                 /* no op has the variant's lowering, or no group is fused */
     int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
@@ -478,12 +477,6 @@ GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
-static inline int gckpti_variant_applies(const gckpti_planner *p)
-{
-    return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
-}
 
 /* ---- plan/model.c ---- */
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
@@ -619,7 +612,6 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
 #endif /* GCKPT_SMALL */
 
-/* Declarations of features. */
 #include "dist/plan.h"
 #include "bf16/plan.h"
 #include "offload/plan.h"

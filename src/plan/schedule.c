@@ -26,43 +26,26 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
     }
 }
 
-/* Extends live ranges of the prologue's values, which every micro-batch reads, to the end of the
- * body, which the scan has reached. Returns the bytes. */
-static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
+/* Extends live ranges to position `end`: of fetched values, or of those in the prologue that every
+ * micro-batch reads, if the scan has reached the end of the body. Returns the bytes. */
+static int64_t gckpti_extend_ranges(gckpti_planner *p, int in_prologue, int end)
 {
     int64_t bytes = 0;
-    for (int u = 0; u < p->prologue; u++)
-        if (p->state[u].persistent && p->state[u].value_end < 0) {
+    for (int u = 0; u < (in_prologue ? p->prologue : p->nodes); u++)
+        if ((in_prologue ? p->state[u].persistent : p->node[u].fetched) &&
+            p->state[u].value_end < 0) {
             p->state[u].value_end = end;
             bytes += p->state[u].out;
         }
     return bytes;
 }
 
-/* Begins a definition where the scan from the end meets its entry at position x: adds the cost of a
- * recompute and records last uses. Returns the bytes whose live range begins here. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
-{
-    gckpti_node_state *v = &p->state[u];
-    s->value_end[x] = v->value_end;
-    s->saved_end[x] = v->saved_end;
-    if (is_forward && v->start >= 0)
-        s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
-    v->start = is_forward ? x : v->start;
-    return gckpti_end_live_range(v);
-}
-
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
     int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
-    int64_t live = 0;
     s->peak = s->host_bytes = 0, s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
-    for (int u = 0; u < p->nodes; u++)
-        if (p->node[u].fetched) { /* fetched: the program reads it at the end */
-            p->state[u].value_end = kept;
-            live += p->state[u].out;
-        }
+    int64_t live = gckpti_extend_ranges(p, 0, kept);
     for (int x = 0; x < s->length; x++)
         if (s->entry[x] >= 0 && s->entry[x] < p->nodes)
             p->state[s->entry[x]].run_count++;
@@ -71,7 +54,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         const gckpti_node *u = &p->node[self];
         gckpti_node_state *v = &p->state[self];
         if (index == body_end) {
-            live += gckpti_extend_prologue(p, kept - 1);
+            live += gckpti_extend_ranges(p, 1, kept - 1);
             body_end = -1;
         }
         v->run_count -= is_forward;
@@ -91,8 +74,14 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        if (i >= 0 && i < 2 * p->nodes)
-            live -= gckpti_begin_def(p, s, self, is_forward, kept);
+        if (i < 0 || i >= 2 * p->nodes)
+            continue;
+        s->value_end[kept] = v->value_end; /* i begins a definition */
+        s->saved_end[kept] = v->saved_end;
+        if (is_forward && v->start >= 0)
+            s->recompute_cost = gckpti_add_cost(s->recompute_cost, u->cost);
+        v->start = is_forward ? kept : v->start;
+        live -= gckpti_end_live_range(v);
     }
     gckpti_compact_schedule(s, kept);
     s->overhead = s->recompute_cost;

@@ -52,10 +52,12 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks what a desc asks of this build and of the backend. */
-static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
+/* Checks a request before any planning. */
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d)
 {
     const size_t alignment = d->kernels.alignment;
+    const int inference = d->mode == GCKPT_INFERENCE;
     const gckpti_range ranges[] = {
         { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
         { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
@@ -63,7 +65,6 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "threads", d->threads, 0, 1024 },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
-        GCKPTI_PRECISION_RANGE(d),
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
@@ -75,26 +76,13 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
       "plan: this build leaves out " what " (GCKPT_NO_" #part "): set desc." change },
         GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
-        GCKPTI_PRECISION_FAULT(d),
-        { d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH,
-          "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
-          "has the other modes" },
+        { (d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH) ||
+              (d->mode == GCKPT_SCHEDULE && !GCKPTI_RUNS_SCHEDULES),
+          "plan: this build leaves out the mode (GCKPT_OPTIMAL by GCKPT_NO_SEARCH, GCKPT_SCHEDULE "
+          "by GCKPT_NO_SCHEDULES); it has the other modes" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||
               (alignment && alignment < sizeof(float)),
-          "plan: desc.kernels.alignment must be a power of two from 4 to 65536" }
-    };
-    const char *fault = GCKPTI_FIRST_FAULT(faults);
-    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, gckpti_backend_name(d->backend)) : GCKPT_OK;
-}
-
-/* Checks a request before any planning. */
-GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d)
-{
-    const int inference = d->mode == GCKPT_INFERENCE;
-    if (gckpti_check_desc(g, d) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    const gckpti_fault faults[] = {
+          "plan: desc.kernels.alignment must be a power of two from 4 to 65536" },
         { count < 0 || (count > 0 && !terms),
           "plan: terms is NULL, or their count is negative; give both" },
         { d->fetch.count > 0 && !d->fetch.specs,

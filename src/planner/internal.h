@@ -3,8 +3,6 @@
 #include "search/search.h"
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of layer planner (MANIFEST); some are in folders of features. */
-
 /* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {

@@ -34,7 +34,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-/* Checks a request and builds the model of p->variant, or none if that does not apply. The other
+/* Checks a request and builds the model of p->variant, or none if no op uses that. The other
  * fields of p are 0 at first. The caller always frees p. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -55,7 +55,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     gckpt_result result = gckpti_check_request(graph, terms, count, d);
     if (result == GCKPT_OK)
         result = gckpti_model_ops(p);
-    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+    if (result != GCKPT_OK || p->unused)
         return result;
     int trains = p->inference;
     for (int i = 0; i < p->n; i++)
@@ -97,13 +97,14 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
-    gckpt_result result = GCKPT_E_MEMORY;
-    if (q) {
-        q->variant = v;
-        q->built_model_cost = p->model_cost;
-        result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
-    }
-    int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
+    p->failed = !q;
+    if (!q)
+        return GCKPT_E_MEMORY;
+    q->variant = v;
+    q->built_model_cost = p->model_cost;
+    const gckpt_result result =
+        gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
+    int of_use = result == GCKPT_OK && !q->unused;
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
         of_use = r->variant.no_copies != v.no_copies || gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
@@ -114,8 +115,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
         p->least_cost = q->least_cost < p->least_cost ? q->least_cost : p->least_cost;
         return GCKPT_OK;
     }
-    if (q)
-        gckpti_planner_free(q);
+    gckpti_planner_free(q);
     gckpti_delete(p->memory, q, 1, sizeof *q);
     return result;
 }
@@ -174,10 +174,9 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
-                 mode == GCKPT_INFERENCE ? ""
-                 : !GCKPTI_RUNS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
-                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched            ? ""
-                                       : " in this mode (GCKPT_AUTO needs least)");
+                 mode == GCKPT_INFERENCE || (searched && GCKPTI_RUNS_SEARCH)
+                     ? ""
+                     : " in this mode (others may need less; GCKPT_AUTO with the search, which "
+                       "GCKPT_NO_SEARCH leaves out, needs least)");
 }
 #endif

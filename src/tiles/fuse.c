@@ -61,7 +61,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
     p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
-    p->has_fused = 1;
+    p->unused = 0;
 }
 
 /* ---- which groups to fuse: the cheapest split of a stretch of ops within some bytes ---- */
@@ -128,7 +128,7 @@ static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, i
             gckpti_put_fused(r, temp, id + best[j].from, j - best[j].from);
 }
 
-/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
+/* Replaces ops, whose bytes and cost are known, by fused groups; clears p->unused. */
 static void gckpti_fuse_ops(gckpti_planner *p)
 {
     gckpti_scratch temp = gckpti_scratch_new(p->memory, &p->failed);
@@ -164,8 +164,11 @@ static void gckpti_fuse_ops(gckpti_planner *p)
 GCKPTI_PASSES(tiles)
 {
     (void)arg;
-    if (stage == GCKPTI_PASS_OPS && p->variant.fused && !gckpti_is_rounded(p->desc))
-        gckpti_fuse_ops(p);
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused) {
+        p->unused = 1;
+        if (!gckpti_is_rounded(p->desc))
+            gckpti_fuse_ops(p);
+    }
     return GCKPT_OK;
 }
 

@@ -91,7 +91,7 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int lowering)
     const gckpt_result result = gckpti_planner_open(&p, &memory, n->g, n->terms, n->count, d);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
-    if (result == GCKPT_OK && (lowering == 0 || p.has_lowering)) {
+    if (result == GCKPT_OK && !p.unused) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
         plan = gckpti_encode_plan(&p, d->mode);
     }
@@ -425,7 +425,7 @@ static void test_block(void)
         memset(&p, 0, sizeof p);
         p.variant.lowering = 1;
         result = gckpti_planner_open(&p, &memory, n.g, n.terms, n.count, &d);
-        CHECK_MSG(result == GCKPT_OK ? p.has_lowering : result == GCKPT_E_MEMORY, "%lu bytes: %s",
+        CHECK_MSG(result == GCKPT_OK ? !p.unused : result == GCKPT_E_MEMORY, "%lu bytes: %s",
                   (unsigned long)d.memory.size, gckpt_error_text(n.g));
         gckpti_planner_free(&p);
     }

@@ -225,10 +225,10 @@ static void insert(plan_facts *f, int x, int y)
     blind(f);
 }
 
-static int by_end(const void *a, const void *b)
+static int by_start(const void *a, const void *b)
 {
     const gckpt_buffer *p = (const gckpt_buffer *)a, *q = (const gckpt_buffer *)b;
-    return p->end - q->end;
+    return p->start - q->start;
 }
 
 /* Exchanges instructions x and y; buffers that begin or end at one of them then begin or end at the other. */
@@ -245,7 +245,7 @@ static void exchange(plan_facts *f, int x, int y)
         q->start = start < end ? start : end;
         q->end = start < end ? end : start;
     }
-    qsort(f->buffer, (size_t)f->buffers, sizeof *f->buffer, by_end);
+    qsort(f->buffer, (size_t)f->buffers, sizeof *f->buffer, by_start);
     blind(f);
 }
 
@@ -260,11 +260,10 @@ static int buffer(const plan_facts *f, int kind, int after)
     return -1;
 }
 
-/* Sets the end of buffer b and sorts the list of buffers by their ends again. */
+/* Sets the end of buffer b. */
 static int ends(plan_facts *f, int b, int end)
 {
     f->buffer[b].end = end;
-    qsort(f->buffer, (size_t)f->buffers, sizeof *f->buffer, by_end);
     return 1;
 }
 

@@ -218,7 +218,7 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int tiles)
     const gckpt_result result = gckpti_planner_open(&p, &memory, n->g, &n->term, 1, &desc);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));
     gckpt_plan *plan = NULL;
-    if (result == GCKPT_OK && gckpti_variant_applies(&p)) {
+    if (result == GCKPT_OK && !p.unused) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
         plan = gckpti_encode_plan(&p, d->mode);
     }

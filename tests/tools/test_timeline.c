@@ -109,12 +109,12 @@ static void check_buffers(const gckpt_plan *plan)
     for (int i = 0; i < n; i++) {
         CHECK(gckpt_plan_buffer(plan, i, &a) == GCKPT_OK);
         CHECK(0 <= a.start && a.start <= a.end && a.end <= length && a.start < length);
-        CHECK(a.end >= before && a.size > 0);
+        CHECK(a.start >= before && a.size > 0);
         CHECK(a.id >= 0 && (size_t)a.id < plan->node_count && gckpt_plan_name(plan, a.id));
         CHECK(a.kind != GCKPT_BUFFER_WORKSPACE || a.start == a.end);
         CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].batch_invariant);
         CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].batch_invariant);
-        before = a.end;
+        before = a.start;
         for (int x = a.start; x <= a.end; x++)
             live[x] += a.size;
         top = a.offset + a.size > top ? a.offset + a.size : top;
