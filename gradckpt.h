@@ -160,12 +160,12 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7750
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1104
  *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4802
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4752
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              862
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              847
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4578
  *     >>files     safetensors                                                                 1457
- *     >>export    plans as C constants, stores for them                                        442
+ *     >>export    plans as C constants, stores for them                                        437
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
  */
 
@@ -1396,7 +1396,7 @@ typedef struct {
     int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-/* Describes buffer i. */
+/* Describes buffer i. Buffers are in the order they begin. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
@@ -1977,7 +1977,7 @@ extern "C" {
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES) X(SCHEDULES)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
@@ -15695,7 +15695,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(size_t, operands, operand_count, 0) /* of all instructions */                                \
     X(gckpti_plan_term, terms, term_count, 0)                                                      \
     X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                  \
-    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */                          \
+    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they begin */                        \
     X(uint32_t, words, word_count, 0) /* attributes */                                             \
     X(char, names, name_bytes, 0)
 /* clang-format on */
@@ -15913,8 +15913,7 @@ typedef struct gckpti_planner {
     struct gckpti_bound *bound; /* by decreasing copy_cost; NULL at first */
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
-    int has_lowering;           /* some op has the variant's lowering */
-    int has_fused;              /* some group is fused */
+    int unused;                 /* no op has the variant's lowering, or no group is fused */
     int *late, *late_index;     /* nodes in late order (gckpti_find_late); position by node */
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
@@ -15933,12 +15932,6 @@ typedef struct gckpti_planner {
 
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
-static inline int gckpti_variant_applies(const gckpti_planner *p)
-{
-    return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
-}
 
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
@@ -16015,8 +16008,6 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 
 
 #endif /* GCKPT_SMALL */
-
-/* Declarations of features. */
 
 /* >>dist/plan */
 
@@ -16103,19 +16094,20 @@ static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gck
 #endif /* GCKPT_SMALL */
 
 /* >>bf16/plan */
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 plans: roundings, and the kernels that take bf16 (bf16/plan.c) ---- */
-/* Bits of `rounding`; GCKPTI_MIXES (16) is another one. Builds without bf16 define these as 0. */
+/* Bits of `rounding`; GCKPTI_MIXES (16) is another one. */
 enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
+    GCKPTI_ROUNDED = 1,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8,     /* the kernel runs in strips (bf16/run.c) */
+    GCKPTI_PRECISION = 32     /* factor of the op's gckpt_precision in `rounding` */
 };
 
 static inline gckpt_precision gckpti_precision_of(int rounding)
 {
-    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+    return (gckpt_precision)(rounding / GCKPTI_PRECISION);
 }
 
 /* Return the bytes of an element of a node's value, and of its gradient. */
@@ -16135,26 +16127,12 @@ enum {
     GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS     /* of a row */
 };
 
-/* Returns whether a plan is a bf16 plan. */
-static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
-{
-    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
-}
-
-/* The widest instruction set from which a plan gains; whether a request is for a bf16 plan; whether
- * a node of this rounding runs a fast kernel of a backend. */
-#define gckpti_widest_isa(p)    (gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512)
+/* Whether a plan, and a request, is of bf16; whether a node of this rounding runs a fast kernel of
+ * a backend; the widest instruction set from which a plan gains. */
+#define gckpti_is_bf16_plan(p)  ((p)->precision != GCKPT_FP32)
 #define gckpti_is_rounded(desc) ((desc)->bf16.precision != GCKPT_FP32)
 #define gckpti_runs_fast(bits)  (gckpti_precision_of(bits) == GCKPT_BF16_FAST)
-
-/* Rows of the checks of a request (planner/checks.c): the range of an option, a fault. */
-/* clang-format off */
-#define GCKPTI_PRECISION_RANGE(d) { "bf16.precision", (int)(d)->bf16.precision, 0, GCKPT_BF16_FAST }
-#define GCKPTI_PRECISION_FAULT(d)                                                                  \
-    { (d)->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel((d)->backend, NULL),       \
-      "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same bytes and runs "      \
-      "everywhere" }
-/* clang-format on */
+#define gckpti_widest_isa(p)    (gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512)
 
 /* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: [2 * i] of input i's
  * value, [2 * i + 1] of its gradient, then of the output's. GCKPTI_NO_OFFSET means no copy. */
@@ -16162,10 +16140,14 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
 {
     return o->addends + ins->uses - 1;
 }
-
-#ifdef GCKPT_NO_BF16
+#else
+#define gckpti_value_size(rounding)               ((void)(rounding), sizeof(float))
+#define gckpti_gradient_size(rounding)            ((void)(rounding), sizeof(float))
+#define gckpti_is_rounded(desc)                   0
+#define gckpti_runs_fast(bits)                    0
+#define gckpti_widest_isa(p)                      GCKPT_ISA_AVX512
 #define gckpti_first_precision(p, t)              GCKPT_FP32
-#define gckpti_mark_operands(p, t, call, narrow)  ((void)(narrow))
+#define gckpti_mark_operands(p, t, call)          ((void)0)
 #define gckpti_falls_back(call, precision)        ((void)(precision), 0)
 #define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
@@ -16231,8 +16213,6 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 #ifndef GCKPT_NO_DEVICES
 
 
-/* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
-GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
 
 
 /* Most elements of which an update then has the state in its workspace at a time. */
@@ -16249,8 +16229,6 @@ enum { GCKPTI_STREAMED = 1 << 20 }; /* a multiple of GCKPT_UPDATE_BLOCK */
 #endif
 
 #ifndef GCKPT_SMALL
-
-/* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
 #if GCKPTI_HAS_STAGED
 #define gckpti_is_staged(p, t) gckpti_must_stage(p, t)
@@ -16389,11 +16367,8 @@ GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_pla
 
 GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q)
 {
-    const gckpti_extent *sizes = p->sizes + q->shape;
-    int64_t n = 1;
-    for (int axes = (int)*sizes; axes > 0; axes--)
-        n *= *++sizes;
-    return n;
+    const gckpt_shape shape = gckpti_planned_shape(p, q);
+    return gckpti_elements(&shape);
 }
 
 /* Returns the bytes of a node's value in the arena; for an input, the bytes that are fed. */
@@ -16578,6 +16553,7 @@ GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b)
     return b ? b->name : "the processor";
 }
 
+/* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op)
 {
     return b && b->find_fast && (!op || b->find_fast(b->context, op, GCKPT_FORWARD));
@@ -16741,9 +16717,18 @@ GCKPTI_FN gckpt_cost gckpti_replacement_cost(const gckpti_planner *p, gckpt_cost
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
  * GCKPTI_TAKES_ALL_BF16 or in strips). */
-static void gckpti_mark_rounding(gckpti_planner *p)
+static gckpt_result gckpti_mark_rounding(gckpti_planner *p)
 {
-    for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
+    const gckpt_plan_desc *d = p->desc;
+    const gckpti_range range = { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST };
+    if (!gckpti_check_ranges(p->g, "plan", &range, 1))
+        return GCKPT_E_ARG;
+    if (d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL))
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
+                            "bytes and runs everywhere",
+                            gckpti_backend_name(d->backend));
+    for (int i = 0; i < p->n && gckpti_is_rounded(d); i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && t->type == GCKPT_F32 && !t->batch_invariant &&
             !gckpti_is_loss(t) &&
@@ -16756,6 +16741,7 @@ static void gckpti_mark_rounding(gckpti_planner *p)
         if (fetch->tensor && fetch->tensor->graph == p->g)
             p->rounding[fetch->tensor->base->id] &= (unsigned char)~bf16_flag;
     }
+    return GCKPT_OK;
 }
 
 static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
@@ -16785,10 +16771,11 @@ GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const 
                : precision;
 }
 
-/* Marks the operands of op t's call that are bf16 in the arena: they point to *narrow. */
+/* Marks the operands of op t's call that are bf16 in the arena: their pointers are not NULL. */
 GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
-                                    gckpt_call *call, uint16_t *narrow)
+                                    gckpt_call *call)
 {
+    uint16_t *const narrow = (uint16_t *)(void *)call; /* nobody reads what it points to */
     for (int k = 0; k < t->inputs; k++)
         if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
             call->in[k].bf16 = narrow;
@@ -16884,7 +16871,7 @@ GCKPTI_PASSES(bf16)
     gckpti_encoder *e = (gckpti_encoder *)arg;
     const gckpti_lowered *d = &p->best;
     if (stage == GCKPTI_PASS_START)
-        gckpti_mark_rounding(p);
+        return gckpti_mark_rounding(p);
     if (stage != GCKPTI_PASS_ENCODED)
         return GCKPT_OK;
     for (size_t x = 0; x < d->length; x++)
@@ -17869,7 +17856,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     p->workspace_forward[t->id] = workspace;
     p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
     p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
-    p->has_fused = 1;
+    p->unused = 0;
 }
 
 /* ---- which groups to fuse: the cheapest split of a stretch of ops within some bytes ---- */
@@ -17936,7 +17923,7 @@ static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, i
             gckpti_put_fused(r, temp, id + best[j].from, j - best[j].from);
 }
 
-/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
+/* Replaces ops, whose bytes and cost are known, by fused groups; clears p->unused. */
 static void gckpti_fuse_ops(gckpti_planner *p)
 {
     gckpti_scratch temp = gckpti_scratch_new(p->memory, &p->failed);
@@ -17972,8 +17959,11 @@ static void gckpti_fuse_ops(gckpti_planner *p)
 GCKPTI_PASSES(tiles)
 {
     (void)arg;
-    if (stage == GCKPTI_PASS_OPS && p->variant.fused && !gckpti_is_rounded(p->desc))
-        gckpti_fuse_ops(p);
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused) {
+        p->unused = 1;
+        if (!gckpti_is_rounded(p->desc))
+            gckpti_fuse_ops(p);
+    }
     return GCKPT_OK;
 }
 
@@ -18078,7 +18068,6 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
-    uint16_t narrow = 0;
     gckpt_call call;
     gckpt_result result;
     gckpt_precision precision = gckpti_first_precision(p, t);
@@ -18089,7 +18078,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         call.precision = precision;
         result = t->op->shape(&call);
         mixes = call.mixes_rows;
-        gckpti_mark_operands(p, t, &call, &narrow);
+        gckpti_mark_operands(p, t, &call);
         if (result == GCKPT_OK)
             result = gckpti_query_backend(p->desc->backend, t->op, &call);
     } while (result == GCKPT_OK && gckpti_falls_back(&call, &precision));
@@ -18131,12 +18120,10 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         return result;
     gckpti_find_active(p);
     (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
-    if (p->variant.lowering && !p->has_lowering)
-        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
+    for (int i = 0; i < p->n && !p->failed && !p->unused && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (!p->failed && result == GCKPT_OK)
+    if (!p->failed && !p->unused && result == GCKPT_OK)
         result = gckpti_pass(p, GCKPTI_PASS_OPS, NULL);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -18362,6 +18349,7 @@ static void gckpti_take_lowering(gckpti_planner *p)
 {
     static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
     const int block_rows = rows[p->desc->backend != NULL][p->variant.lowering - 1];
+    p->unused = 1;
     for (int i = 0; i < p->n && !p->failed; i++) {
         gckpt_tensor t = *p->g->tensors[i];
         gckpti_linear_loss o = { 0, 0.0f };
@@ -18377,9 +18365,9 @@ static void gckpti_take_lowering(gckpti_planner *p)
             t.saved_bytes = 0;
         }
         p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
-        p->has_lowering = 1;
+        p->unused = 0;
     }
-    if (p->has_lowering && !p->failed)
+    if (!p->unused && !p->failed)
         gckpti_find_active(p);
 }
 
@@ -18388,12 +18376,12 @@ GCKPTI_PASSES(linear_loss)
     (void)arg;
     if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
         gckpti_take_lowering(p);
-    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && p->has_lowering; i++) {
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && !p->unused; i++) {
         const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
         if (t == built)
             continue;
         if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
-            p->has_lowering = 0; /* e.g. exact, or a fast kernel that declined a softcap */
+            p->unused = 1; /* e.g. exact, or a fast kernel that declined a softcap */
         const int replaced[2] = { i, built->in[0]->base->id };
         const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
         p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
@@ -18581,30 +18569,18 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
     }
 }
 
-/* Extends live ranges of the prologue's values, which every micro-batch reads, to the end of the
- * body, which the scan has reached. Returns the bytes. */
-static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
+/* Extends live ranges to position `end`: of fetched values, or of those in the prologue that every
+ * micro-batch reads, if the scan has reached the end of the body. Returns the bytes. */
+static int64_t gckpti_extend_ranges(gckpti_planner *p, int in_prologue, int end)
 {
     int64_t bytes = 0;
-    for (int u = 0; u < p->prologue; u++)
-        if (p->state[u].persistent && p->state[u].value_end < 0) {
+    for (int u = 0; u < (in_prologue ? p->prologue : p->nodes); u++)
+        if ((in_prologue ? p->state[u].persistent : p->node[u].fetched) &&
+            p->state[u].value_end < 0) {
             p->state[u].value_end = end;
             bytes += p->state[u].out;
         }
     return bytes;
-}
-
-/* Begins a definition where the scan from the end meets its entry at position x: adds the cost of a
- * recompute and records last uses. Returns the bytes whose live range begins here. */
-static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
-{
-    gckpti_node_state *v = &p->state[u];
-    s->value_end[x] = v->value_end;
-    s->saved_end[x] = v->saved_end;
-    if (is_forward && v->start >= 0)
-        s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
-    v->start = is_forward ? x : v->start;
-    return gckpti_end_live_range(v);
 }
 
 /* Removes forwards that nobody reads, except the first of a loss or side effect, and fills in the
@@ -18612,14 +18588,9 @@ static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, in
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
     int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
-    int64_t live = 0;
     s->peak = s->host_bytes = 0, s->recompute_cost = s->transfer_cost = 0;
     gckpti_reset_states(p);
-    for (int u = 0; u < p->nodes; u++)
-        if (p->node[u].fetched) { /* fetched: the program reads it at the end */
-            p->state[u].value_end = kept;
-            live += p->state[u].out;
-        }
+    int64_t live = gckpti_extend_ranges(p, 0, kept);
     for (int x = 0; x < s->length; x++)
         if (s->entry[x] >= 0 && s->entry[x] < p->nodes)
             p->state[s->entry[x]].run_count++;
@@ -18628,7 +18599,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         const gckpti_node *u = &p->node[self];
         gckpti_node_state *v = &p->state[self];
         if (index == body_end) {
-            live += gckpti_extend_prologue(p, kept - 1);
+            live += gckpti_extend_ranges(p, 1, kept - 1);
             body_end = -1;
         }
         v->run_count -= is_forward;
@@ -18648,8 +18619,14 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        if (i >= 0 && i < 2 * p->nodes)
-            live -= gckpti_begin_def(p, s, self, is_forward, kept);
+        if (i < 0 || i >= 2 * p->nodes)
+            continue;
+        s->value_end[kept] = v->value_end; /* i begins a definition */
+        s->saved_end[kept] = v->saved_end;
+        if (is_forward && v->start >= 0)
+            s->recompute_cost = gckpti_add_cost(s->recompute_cost, u->cost);
+        v->start = is_forward ? kept : v->start;
+        live -= gckpti_end_live_range(v);
     }
     gckpti_compact_schedule(s, kept);
     s->overhead = s->recompute_cost;
@@ -19589,10 +19566,6 @@ GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
     }
     if (p->failed)
         return GCKPT_E_MEMORY;
-    if (mode == GCKPT_SCHEDULE && result == GCKPT_OK && p->entry_count == 0)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "plan: GCKPT_SCHEDULE: this build leaves out schedules of users "
-                            "(GCKPT_NO_SCHEDULES); it has the other modes");
     if (result == GCKPT_OK)
         result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
     p->entry_count = 0;
@@ -20118,23 +20091,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
 }
 
 /* Returns the first op that mixes rows (itself or in a view that it reads), or -1. Prefers an op
- * that always does to one that only batch norm's need of two rows makes mix. */
+ * that always does to one that does in training, and of these one that needs two rows. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
 {
-    int measures = -1, single = 0;
+    int mixer = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
         if (t->mixes_rows & GCKPTI_MIXES_ALWAYS)
             return t->id;
-        if (t->mixes_rows && !p->inference && !single) {
-            single = gckpti_measures_one(t->op, &t->shape, p->g->rows);
-            measures = measures < 0 || single ? t->id : measures;
-        }
+        if (t->mixes_rows == GCKPTI_MIXES_IN_TRAINING && !p->inference &&
+            (mixer < 0 || gckpti_measures_one(t->op, &t->shape, p->g->rows)))
+            mixer = t->id;
         for (int i = 0; i < t->inputs; i++)
             if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes_rows & GCKPTI_MIXES_ALWAYS)
                 return t->in[i]->id;
     }
-    return measures;
+    return mixer;
 }
 
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
@@ -20176,25 +20148,6 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* Returns buffer indices by end, then size, then the youngest first, as values of keys; NULL if out
- * of memory. */
-static gckpti_keyed *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
-{
-    size_t n = d->buffer_count;
-    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, 2 * n, sizeof *key);
-    if (p->failed)
-        return NULL;
-    for (size_t i = 0; i < n; i++) {
-        key[i].value = (int)(n - 1 - i);
-        key[i].key = d->buffers[n - 1 - i].size;
-    }
-    gckpti_sort_keys(key, key + n, n);
-    for (size_t i = 0; i < n; i++)
-        key[i].key = (uint64_t)d->buffers[key[i].value].end;
-    gckpti_sort_keys(key, key + n, n);
-    return key;
-}
-
 /* Sets the scalars of the plan that is made from a lowered plan. */
 static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered *d,
                                   gckpt_plan *plan)
@@ -20231,15 +20184,16 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     gckpti_resident_bytes(p, plan->kind_bytes);
 }
 
-/* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
+/* Writes the other arrays: instructions, operands, loss terms, fetches, buffers. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d,
-                                 const gckpti_keyed *order, gckpti_encoder *e)
+                                 gckpti_encoder *e)
 {
+    memcpy(e->live_bytes, d->live_bytes, d->length * sizeof *e->live_bytes);
+    memcpy(e->buffers, d->buffers, d->buffer_count * sizeof *e->buffers);
     for (size_t x = 0; x < d->length; x++) {
         e->ins[x] = d->ins[x];
         if (d->ins[x].kind == GCKPT_UPDATE)
             e->ins[x].id = e->nodes[d->ins[x].id].index;
-        e->live_bytes[x] = d->live_bytes[x];
     }
     for (size_t i = 0; i < d->operand_count; i++)
         e->operands[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
@@ -20263,8 +20217,6 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         const gckpti_plan_fetch fetch = { q->tensor->id, q->gradient, d->buffers[b].offset };
         e->fetches[i] = fetch;
     }
-    for (size_t i = 0; i < d->buffer_count; i++)
-        e->buffers[i] = d->buffers[order[i].value];
 }
 
 /* Returns the plan of p->best, which is placed, or NULL if it is out of memory. */
@@ -20274,13 +20226,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
     gckpti_scratch_clear(&p->temp);
-    const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
-        gckpti_encode_arrays(p, d, order, &e);
+        gckpti_encode_arrays(p, d, &e);
         (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
         e.plan.check = gckpti_fnv_number(e.plan.check, e.plan.hash);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
@@ -22705,8 +22656,6 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of layer planner (MANIFEST); some are in folders of features. */
-
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
@@ -22897,10 +22846,12 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks what a desc asks of this build and of the backend. */
-static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
+/* Checks a request before any planning. */
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d)
 {
     const size_t alignment = d->kernels.alignment;
+    const int inference = d->mode == GCKPT_INFERENCE;
     const gckpti_range ranges[] = {
         { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
         { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
@@ -22908,7 +22859,6 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "threads", d->threads, 0, 1024 },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
-        GCKPTI_PRECISION_RANGE(d),
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
@@ -22920,26 +22870,13 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
       "plan: this build leaves out " what " (GCKPT_NO_" #part "): set desc." change },
         GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
-        GCKPTI_PRECISION_FAULT(d),
-        { d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH,
-          "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
-          "has the other modes" },
+        { (d->mode == GCKPT_OPTIMAL && !GCKPTI_RUNS_SEARCH) ||
+              (d->mode == GCKPT_SCHEDULE && !GCKPTI_RUNS_SCHEDULES),
+          "plan: this build leaves out the mode (GCKPT_OPTIMAL by GCKPT_NO_SEARCH, GCKPT_SCHEDULE "
+          "by GCKPT_NO_SCHEDULES); it has the other modes" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||
               (alignment && alignment < sizeof(float)),
-          "plan: desc.kernels.alignment must be a power of two from 4 to 65536" }
-    };
-    const char *fault = GCKPTI_FIRST_FAULT(faults);
-    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, gckpti_backend_name(d->backend)) : GCKPT_OK;
-}
-
-/* Checks a request before any planning. */
-GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d)
-{
-    const int inference = d->mode == GCKPT_INFERENCE;
-    if (gckpti_check_desc(g, d) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    const gckpti_fault faults[] = {
+          "plan: desc.kernels.alignment must be a power of two from 4 to 65536" },
         { count < 0 || (count > 0 && !terms),
           "plan: terms is NULL, or their count is negative; give both" },
         { d->fetch.count > 0 && !d->fetch.specs,
@@ -23046,7 +22983,7 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     p->next = NULL;
 }
 
-/* Checks a request and builds the model of p->variant, or none if that does not apply. The other
+/* Checks a request and builds the model of p->variant, or none if no op uses that. The other
  * fields of p are 0 at first. The caller always frees p. */
 GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -23067,7 +23004,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     gckpt_result result = gckpti_check_request(graph, terms, count, d);
     if (result == GCKPT_OK)
         result = gckpti_model_ops(p);
-    if (result != GCKPT_OK || !gckpti_variant_applies(p))
+    if (result != GCKPT_OK || p->unused)
         return result;
     int trains = p->inference;
     for (int i = 0; i < p->n; i++)
@@ -23109,13 +23046,14 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
-    gckpt_result result = GCKPT_E_MEMORY;
-    if (q) {
-        q->variant = v;
-        q->built_model_cost = p->model_cost;
-        result = gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
-    }
-    int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
+    p->failed = !q;
+    if (!q)
+        return GCKPT_E_MEMORY;
+    q->variant = v;
+    q->built_model_cost = p->model_cost;
+    const gckpt_result result =
+        gckpti_planner_open(q, p->memory, p->g, p->terms, p->term_count, p->desc);
+    int of_use = result == GCKPT_OK && !q->unused;
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
         of_use = r->variant.no_copies != v.no_copies || gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
@@ -23126,8 +23064,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
         p->least_cost = q->least_cost < p->least_cost ? q->least_cost : p->least_cost;
         return GCKPT_OK;
     }
-    if (q)
-        gckpti_planner_free(q);
+    gckpti_planner_free(q);
     gckpti_delete(p->memory, q, 1, sizeof *q);
     return result;
 }
@@ -23186,11 +23123,10 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
-                 mode == GCKPT_INFERENCE ? ""
-                 : !GCKPTI_RUNS_SEARCH ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
-                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched            ? ""
-                                       : " in this mode (GCKPT_AUTO needs least)");
+                 mode == GCKPT_INFERENCE || (searched && GCKPTI_RUNS_SEARCH)
+                     ? ""
+                     : " in this mode (others may need less; GCKPT_AUTO with the search, which "
+                       "GCKPT_NO_SEARCH leaves out, needs least)");
 }
 
 /* >>planner/request */
@@ -29938,13 +29874,6 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "};\n");
 }
 
-/* Returns 1 if the narrower types of GCKPT_SMALL hold the plan's numbers. */
-static int gckpti_c_fits_small(const gckpt_plan *p)
-{
-    return p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
-           p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
-}
-
 /* Returns the name of an op of the plan that the build of `part` has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
@@ -30036,7 +29965,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
                  plan->format, plan->contract, name, host > bytes ? host : bytes, name);
-    if (!gckpti_c_fits_small(plan))
+    if (plan->batch > INT32_MAX || plan->node_count > INT16_MAX ||
+        plan->operand_count > UINT16_MAX || plan->word_count > UINT16_MAX ||
+        plan->size_count > UINT16_MAX || plan->name_bytes >= UINT16_MAX)
         gckpti_print(&out,
                      "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans of fewer than "
                      "32768 tensors and 65536 operands\"\n#endif\n",
