@@ -617,6 +617,8 @@ function miss_function(name) {
     missing_at[name] = 1
     missing_function[++missing_count] = name
     missing_part[missing_count] = (name in part_of_call) ? part_of_call[name] : lacks_part
+    if (("kernels/" in undefined) && switches_of[missing_part[missing_count]] == "") # calls about graphs, plans and ops
+        missing_part[missing_count] = "host"
 }
 function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count) {
     find_functions()
