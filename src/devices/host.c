@@ -126,7 +126,7 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
         gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;

@@ -16,8 +16,7 @@ typedef enum {
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */
-    GCKPTI_ON_END,      /* the losses of a step are final */
-    GCKPTI_ON_SUCCESS,  /* a step has succeeded */
+    GCKPTI_ON_SUCCESS,  /* a step has succeeded; its losses are final */
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
     GCKPTI_ON_BODY,      /* a micro-batch is fed; a module that runs it moves step.pc to its NEXT */

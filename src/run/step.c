@@ -184,8 +184,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_check_counts(e);
-    if (result == GCKPT_OK)
-        (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (gckpti_group_of(e) && counts)
