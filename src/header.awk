@@ -491,6 +491,8 @@ function drop_dead_statements(    i, k, head, indent, ends) {
     }
     drop_calls_of_stubs()
     drop_shape_rules()
+    for (i = 1; i <= lines && index(missing_parts " ", " tiles "); i++)
+        gsub(/gckpti_[a-z0-9_]+_field,/, "NULL,", text[i]) # in descriptors: which rows an op reads, for row tiles
     k = 0
     for (i = 1; i <= lines; i++)
         if (text[i] == "@dead@")

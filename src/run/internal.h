@@ -19,7 +19,6 @@ typedef enum {
     GCKPTI_ON_SUCCESS,  /* a step has succeeded; its losses are final */
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
-    GCKPTI_ON_BODY,      /* a micro-batch is fed; a module that runs it moves step.pc to its NEXT */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means to skip it */
     GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */

@@ -98,7 +98,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     return GCKPT_OK;
 }
 
-/* Finds the plan's parameters in the store, and checks them. */
+/* Finds the plan's parameters in the store, and checks them. Without tables, only checks. */
 static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -119,6 +119,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
                                 "initialise it: load it, or write values (gckpt_store_get) before",
                                 name);
+        if (!e->tables.params)
+            continue;
         e->tables.params[i].index = index;
         e->tables.params[i].slots_before = gckpti_state_slots(&e->store->params[index]);
         size_t at = i;
@@ -206,7 +208,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
 /* Completes a new executor. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
-    if (gckpti_choose_backend(e) != GCKPT_OK)
+    if (gckpti_choose_backend(e) != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK)
         return 0;
     const gckpt_result memory = gckpti_alloc_exec(e);
     if (memory == GCKPT_E_MEMORY)
