@@ -13,7 +13,7 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 {
     if (step < warmup)
         return lr * (float)(step + 1) / (float)warmup;
-    if (step >= steps || steps <= warmup)
+    if (step >= steps)
         return min_lr;
     float t = (float)(step - warmup) / (float)(steps - warmup), sine, cosine;
     gckpti_sincos(3.14159265f * t, &sine, &cosine);
