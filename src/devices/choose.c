@@ -15,7 +15,7 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
                             b ? b->name : "NULL");
     if (own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
                         b->find && b->fill && b->add && b->update && b->finish &&
-                        (b->convert || !GCKPTI_WITH_BF16) &&
+                        (b->convert || !GCKPTI_RUNS_BF16) &&
                         (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has its own memory, so all functions up to finish "

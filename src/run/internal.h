@@ -34,7 +34,8 @@ typedef enum {
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg);
 static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void *arg)
 {
-    return GCKPTI_IS_SMALL && event >= GCKPTI_ON_REACH ? GCKPT_OK : gckpti_notify_all(e, event, arg);
+    return GCKPTI_IS_SMALL && event >= GCKPTI_ON_REACH ? GCKPT_OK
+                                                       : gckpti_notify_all(e, event, arg);
 }
 
 /* ---- run/open.c ---- */
