@@ -619,6 +619,7 @@ function miss_function(name) {
     missing_at[name] = 1
     missing_function[++missing_count] = name
     missing_part[missing_count] = (name in part_of_call) ? part_of_call[name] : lacks_part
+    sub(/\+.*/, "", missing_part[missing_count])
     if (("kernels/" in undefined) && switches_of[missing_part[missing_count]] == "") # calls about graphs, plans and ops
         missing_part[missing_count] = "host"
 }
@@ -632,7 +633,7 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         if (gone) {
             is_public[f] = -1
             miss_function(name_of[f])
-        } else if ((name_of[f] in part_of_call) && index(missing_parts " ", " " part_of_call[name_of[f]] " "))
+        } else if ((name_of[f] in part_of_call) && are_missing(part_of_call[name_of[f]]))
             is_public[f] = 0
         index_of[name_of[f]] = f
     }
