@@ -491,6 +491,8 @@ function drop_dead_statements(    i, k, head, indent, ends) {
     }
     drop_calls_of_stubs()
     drop_shape_rules()
+    for (i = 1; i <= lines && index(missing_parts " ", " tiles "); i++)
+        gsub(/gckpti_[a-z0-9_]+_field,/, "NULL,", text[i]) # in descriptors: which rows an op reads, for row tiles
     k = 0
     for (i = 1; i <= lines; i++)
         if (text[i] == "@dead@")
@@ -617,6 +619,9 @@ function miss_function(name) {
     missing_at[name] = 1
     missing_function[++missing_count] = name
     missing_part[missing_count] = (name in part_of_call) ? part_of_call[name] : lacks_part
+    sub(/\+.*/, "", missing_part[missing_count])
+    if (("kernels/" in undefined) && switches_of[missing_part[missing_count]] == "") # calls about graphs, plans and ops
+        missing_part[missing_count] = "host"
 }
 function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count) {
     find_functions()
@@ -628,7 +633,7 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         if (gone) {
             is_public[f] = -1
             miss_function(name_of[f])
-        } else if ((name_of[f] in part_of_call) && index(missing_parts " ", " " part_of_call[name_of[f]] " "))
+        } else if ((name_of[f] in part_of_call) && are_missing(part_of_call[name_of[f]]))
             is_public[f] = 0
         index_of[name_of[f]] = f
     }

@@ -220,7 +220,7 @@ tests_with()
 }
 
 # Modules of src/ whose tests have a folder of their own, each with the parts that its tests need besides, after commas.
-# Many tests feed rows one by one and read results by gckpt_fetch: parts stream, constants and fetch are in each of these
+# Many tests feed rows one by one, fetch results and check plans: parts stream, constants, inspect and fetch are in these
 # builds.
 modules="bf16,attention,tools quant,attention,cache,tools,export,recurrent,images images attention,bf16,export
   recurrent,attention dist,quant,notes,tools,export cache,attention,recurrent,images,tools
@@ -242,7 +242,7 @@ without_parts()
 module_alone()
 {
     module=${1%%,*}
-    wanted="$(echo "$1" | tr ',' ' ') stream constants schedules axes linear_loss"
+    wanted="$(echo "$1" | tr ',' ' ') stream constants inspect user_ops schedules axes linear_loss"
     mkdir -p "$B/with-$module"
     rm -f "$B/with-$module.o"
     sh src/header.sh src core "$wanted" > "$B/with-$module/gradckpt.h" || return 1

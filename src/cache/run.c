@@ -132,7 +132,7 @@ GCKPTI_MODULE(cache)
                 e->plan->kind_bytes[GCKPT_BYTES_CACHES], 1);
         break;
     case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
-    case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
+    case GCKPTI_ON_FED: return gckpti_check_caches(e, *(const int64_t *)arg);
     case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
         e->step.position = e->caches.owner->caches.begun = position;
         if (e->caches.owner->caches.max_written < end)

@@ -25,7 +25,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
 
 /* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
  * neither if a regulariser's gradient needs a count that is not known yet. */
-static void gckpti_replay(gckpt_exec *e)
+GCKPTI_FN void gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     if (!e->devices.can_replay || !e->step.to_end)
@@ -67,7 +67,6 @@ GCKPTI_MODULE(devices)
             (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
         break;
     case GCKPTI_ON_BIND: e->devices.can_replay = (unsigned char)gckpti_can_replay(e); break;
-    case GCKPTI_ON_BODY: gckpti_replay(e); break;
     case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
     case GCKPTI_ON_RUN_END:
         if (e->devices.capturing) /* an error ended the run within a micro-batch */

@@ -30,10 +30,13 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
-                                          gckpti_exec_node *kernels)
+/* Sets the kernels of an op: NULL if the host must run it. */
+GCKPTI_FN void gckpti_find_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
+                                   gckpti_exec_node *kernels)
 {
     const gckpt_backend *b = e->desc.backend;
+    kernels->forward = node->op->forward;
+    kernels->backward = node->op->backward;
     if (!b)
         return;
     gckpt_kernel (*find)(void *, const gckpt_op *, gckpt_kind) =
@@ -53,6 +56,15 @@ static const char *gckpti_memory_hint(const gckpt_exec *e)
 {
     const gckpt_backend *b = gckpti_backend(e);
     return b->memory_hint ? b->memory_hint(b->context) : "";
+}
+
+GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
+{
+    gckpti_wait_in_flight(e, 0);
+    const char *problem = gckpti_finish(gckpti_backend(e));
+    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name,
+                                  problem)
+                   : GCKPT_OK;
 }
 
 GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)

@@ -2,6 +2,12 @@
 #include "devices/devices.h"
 #include "cpu/internal.h"
 
+static const char *gckpti_cpu_finish(void *context)
+{
+    (void)context;
+    return NULL;
+}
+
 GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b)
 {
     b->copy_in = b->copy_in ? b->copy_in : gckpti_cpu_copy;

@@ -2,6 +2,11 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
+GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    return gckpti_backend(e)->own_memory ? q->mirror.array[1 + slot] : gckpti_array(q, slot);
+}
+
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_backend(e)->own_memory)
@@ -125,8 +130,9 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpt_call c;
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
+        gckpti_exec_node n;
+        gckpti_find_kernels(e, node, &n);
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;

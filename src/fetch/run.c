@@ -94,10 +94,11 @@ static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Checks that gckpt_collect's arrays have space for `rows` rows: all that the executor has. */
-static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+/* Checks that gckpt_collect's arrays have space for the executor's rows and `more` further ones. */
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t more)
 {
     const gckpt_plan *p = e->plan;
+    const int64_t rows = e->step.row_end - e->step.first_row + more;
     for (size_t k = 0; k < p->fetch_count; k++) {
         const gckpti_exec_fetch *fetch = &e->fetches[k];
         int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
@@ -124,8 +125,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
     exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    const int64_t rows = exec->step.row_end - exec->step.first_row; /* those that it ran */
-    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
+    if (exec->step.state == GCKPTI_IDLE || gckpti_check_collected(exec, 0) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->fetches[k] = before;
     return GCKPT_E_ARG;
@@ -151,7 +151,7 @@ GCKPTI_MODULE(fetch)
         gckpti_alloc_fetches(e, (gckpti_bump *)arg);
     else if (event == GCKPTI_ON_BIND && !gckpti_is_inference(e->plan))
         gckpti_note_gradient_fetches(e);
-    else if (event == GCKPTI_ON_CHECK)
+    else if (event == GCKPTI_ON_FED)
         return gckpti_check_collected(e, *(const int64_t *)arg);
     else if (event == GCKPTI_ON_BODY_END)
         gckpti_collect_rows(e);

@@ -19,12 +19,13 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* Runs a BEGIN: feeds the micro-batch. A module may run the body: then step.pc is at its NEXT. */
+/* Runs a BEGIN: feeds the micro-batch. A backend may run the body: then step.pc is at its NEXT. */
 static gckpt_result gckpti_run_begin(gckpt_exec *e, const gckpti_ins *ins)
 {
     (void)ins;
     gckpti_prepare_micro_batch(e);
-    return gckpti_notify(e, GCKPTI_ON_BODY, NULL);
+    gckpti_replay(e);
+    return GCKPT_OK;
 }
 
 /* Runs a NEXT: ends the micro-batch, and moves step.pc back to the body for the next one, if there

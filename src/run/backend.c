@@ -37,24 +37,4 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return gckpti_use_backend(e);
 }
 
-/* Returns the kernels of an op. */
-GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
-{
-    const gckpt_op *op = node->op;
-    gckpti_exec_node kernels = { op->forward, op->backward, NULL };
-    (void)e; /* only devices read it */
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_take_device_kernels(e, node, &kernels);
-    return kernels;
-}
-
-GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    gckpti_wait_in_flight(e, 0);
-    const char *problem = gckpti_finish(b);
-    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
-                   : GCKPT_OK;
-}
-
 GCKPTI_COLD_END

@@ -1,13 +1,6 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-/* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
-GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(q, slot)
-                                                    : gckpti_array(q, slot);
-}
-
 /* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {

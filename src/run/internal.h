@@ -13,14 +13,11 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
     GCKPTI_ON_BIND,     /* desc is checked; all memory of the executor is there */
-    GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
+    GCKPTI_ON_FED,      /* (int64_t) feeds of this number of further rows came; may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */
-    GCKPTI_ON_END,      /* the losses of a step are final */
-    GCKPTI_ON_SUCCESS,  /* a step has succeeded */
+    GCKPTI_ON_SUCCESS,  /* a step has succeeded; its losses are final */
     /* No module of GCKPT_SMALL reacts to the following events. */
-    GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
-    GCKPTI_ON_BODY,      /* a micro-batch is fed; a module that runs it moves step.pc to its NEXT */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means to skip it */
     GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
@@ -37,7 +34,8 @@ typedef enum {
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg);
 static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void *arg)
 {
-    return GCKPTI_IS_SMALL && event >= GCKPTI_ON_FED ? GCKPT_OK : gckpti_notify_all(e, event, arg);
+    return GCKPTI_IS_SMALL && event >= GCKPTI_ON_REACH ? GCKPT_OK
+                                                       : gckpti_notify_all(e, event, arg);
 }
 
 /* ---- run/open.c ---- */

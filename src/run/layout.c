@@ -50,7 +50,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
             const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_op_kernels(e, q);
+            gckpti_find_kernels(e, q, &e->tables.nodes[i]);
             if (GCKPTI_RUNS_TILES && gckpti_is_fused_op(q->op))
                 e->tables.nodes[i].forward = gckpti_fused_forward;
         } else if (constant) {

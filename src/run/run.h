@@ -182,11 +182,6 @@ static inline void gckpti_set_state(gckpt_exec *e, int state)
     e->step.state = state;
 }
 
-static inline unsigned gckpti_debug(const gckpt_exec *e)
-{
-    return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
-}
-
 /* Returns nonzero if a module follows each instruction; firmware has no such module. */
 static inline int gckpti_is_watched(const gckpt_exec *e)
 {
@@ -231,10 +226,6 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p);
 
 /* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
-
-/* ---- run/backend.c ---- */
-/* Waits until the backend has finished all its work; returns its error. */
-GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* ---- run/feeds.c ---- */
 

@@ -31,8 +31,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    rows = before + gckpti_own_rows(e, rows);
-    return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
+    return GCKPT_OK;
 }
 
 /* Checks that each setting is finite and in range. */
@@ -184,8 +183,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_check_counts(e);
-    if (result == GCKPT_OK)
-        (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (gckpti_group_of(e) && counts)

@@ -165,15 +165,9 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b,
                           int states);
 
-/* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
-static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
-{
-    return q->mirror.array[1 + slot];
-}
 #else
 #define gckpti_mark_changed(q, newest) ((void)(q))
 #define gckpti_pull(s, q)              ((void)(s), (void)(q))
-#define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
 #define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
 #define gckpti_close_mirrors(s, b)     ((void)(s))
 #endif

@@ -11,7 +11,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
-    uint64_t unfused = 0, flops = 0;
+    uint64_t unfused = 0;
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
@@ -26,16 +26,12 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     }
     for (int i = 0; i < n; i++) {
         gckpt_tensor inner = *p->tensors[id[i]];
-        gckpt_call call = gckpti_shape_call(inner.in, inner.inputs, inner.attributes);
-        call.shape = inner.shape;
-        flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
         inner.attributes = r->op[id[i]].attributes;
         inner.index = t->id;
         p->tensors[id[i]] =
             (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
     }
-    r->header.kiloflops = (uint32_t)(flops >> 10 < UINT32_MAX ? flops >> 10 : UINT32_MAX);
     r->header.last_offset = (int32_t)gckpti_round_up(header + steps + edges, GCKPTI_ALIGN);
     r->header.last_inputs = t->inputs;
     fused.op = &gckpti_op_fused, fused.data = t->op, fused.saved_bytes = 0;

@@ -56,7 +56,7 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
             r->op[t->in[k]->base->id].last_reader = i;
     }
     for (int i = 0; i < p->desc->fetch.count; i++)
-        if (p->desc->fetch.specs[i].tensor && !p->desc->fetch.specs[i].gradient)
+        if (!p->desc->fetch.specs[i].gradient)
             r->op[p->desc->fetch.specs[i].tensor->base->id].last_reader = p->n;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];

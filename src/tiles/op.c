@@ -38,14 +38,9 @@ GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_st
     }
 }
 
-static uint64_t gckpti_fused_flops(const gckpt_call *call)
-{
-    return (uint64_t)((const gckpti_fused *)call->attributes)->kiloflops << 10;
-}
-
-GCKPTI_DATA const gckpt_op gckpti_op_fused = {
-    "fused", NULL,  NULL,              NULL, gckpti_fused_flops, /* run/layout.c binds its kernel */
-    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL
-};
+/* run/layout.c binds its kernel. */
+GCKPTI_DATA const gckpt_op gckpti_op_fused = { "fused", NULL, NULL,  NULL,
+                                               NULL,    NULL, { 0 }, GCKPTI_BUILTIN_OP,
+                                               NULL,    NULL };
 GCKPTI_COLD_END
 #endif

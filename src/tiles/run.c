@@ -10,8 +10,7 @@ typedef struct {
     const gckpti_fused_step *step;
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
-    gckpt_kernel last_kernel; /* kernel of the group's last op */
-    int64_t sample;           /* current index along axis 0 of all values */
+    int64_t sample; /* current index along axis 0 of all values */
 } gckpti_tile_run;
 
 /* Returns the address of row `row` of the value that step i computes. */
@@ -76,7 +75,6 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     const gckpti_fused_step *q = &run->step[i];
     const gckpti_row_range *range = &run->ranges[i];
     const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
-    const int is_last = i == run->fused->steps - 1;
     const int32_t after = range->high > q->height ? range->high : q->height;
     GCKPTI_UNUSED gckpti_compressed param;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
@@ -90,7 +88,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
         return;
     }
     gckpti_plan_node node = run->e->plan->nodes[q->id];
-    if (is_last) {
+    if (i == run->fused->steps - 1) { /* the last op as it was built */
         node.op = (const gckpt_op *)node.data;
         node.inputs = (gckpti_byte)run->fused->last_inputs;
         for (int k = 0; k < node.inputs; k++)
@@ -106,7 +104,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     gckpti_set_tile_inputs(run, &node, q, first, stop - first, c);
     if (run->e->plan->compressed)
         GCKPTI_IF_COMPRESSED(gckpti_set_compressed(run->e, &node, GCKPT_FORWARD, c, &param));
-    (is_last ? run->last_kernel : run->e->tables.nodes[q->id].forward)(c);
+    node.op->forward(c);
 }
 
 /* Runs a fused group. */
@@ -120,11 +118,8 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
     const gckpt_exec *e = (const gckpt_exec *)call->graph;
     const gckpti_fused_edge *edges = (const gckpti_fused_edge *)(const void *)(step + fused->steps);
     gckpti_row_range *ranges = (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL);
-    gckpti_tile_run run = { e, call, fused, step, edges, ranges, NULL, 0 };
+    gckpti_tile_run run = { e, call, fused, step, edges, ranges, 0 };
     const int32_t height = step[fused->steps - 1].height;
-    gckpti_plan_node last_node = run.e->plan->nodes[step[fused->steps - 1].id];
-    last_node.op = (const gckpt_op *)last_node.data;
-    run.last_kernel = gckpti_op_kernels(run.e, &last_node).forward;
     for (; run.sample < call->shape.d[0]; run.sample++) {
         for (int32_t end = 0; end < height;) {
             end = end < height - fused->tile_rows ? end + fused->tile_rows : height;

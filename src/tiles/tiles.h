@@ -10,7 +10,6 @@ typedef struct {
     int32_t ranges_offset;       /* offset of gckpti_row_range[steps] in the workspace */
     int32_t inputs, last_offset; /* last_offset: of the last op's attributes */
     int32_t last_inputs, last_in[GCKPT_MAX_INPUTS]; /* of the last op as it was built */
-    uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
     int32_t id;            /* node, or -1 if the step copies an input of the group */

@@ -353,7 +353,7 @@ GCKPTI_MODULE(debug)
             if (e->plan->ins[x].kind == GCKPT_UPDATE)
                 result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
         break;
-    case GCKPTI_ON_END:
+    case GCKPTI_ON_SUCCESS:
         if (debug & GCKPT_DEBUG_MEASURE)
             gckpti_measure(e);
         break;

@@ -7,4 +7,8 @@ typedef struct {
     size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
     unsigned given;    /* GCKPT_DEBUG_FINITE: kinds of numbers with which the step began */
 } gckpti_debug_state;
+
+#define gckpti_debug(e) (e)->desc.debug
+#else
+#define gckpti_debug(e) 0u
 #endif

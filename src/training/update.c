@@ -13,7 +13,7 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 {
     if (step < warmup)
         return lr * (float)(step + 1) / (float)warmup;
-    if (step >= steps || steps <= warmup)
+    if (step >= steps)
         return min_lr;
     float t = (float)(step - warmup) / (float)(steps - warmup), sine, cosine;
     gckpti_sincos(3.14159265f * t, &sine, &cosine);
@@ -101,62 +101,26 @@ static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_par
  * sum and computes its square sums; APPLIES passes the quotient to the optimiser. */
 enum { GCKPTI_DIVIDES = 1, GCKPTI_APPLIES = 2 };
 
-/* Runs these parts of a pass over a parameter; `step` is the number of its update. */
-GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *ins, int parts,
-                                              uint64_t step)
-{
-    const gckpti_plan_param *param = &e->plan->params[ins->id];
-    const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpt_call c;
-    gckpt_update_pass pass;
-    gckpti_init_call(e, &c);
-    gckpti_init_pass(e, ins, &pass);
-    if (!(parts & GCKPTI_DIVIDES)) { /* a quotient that is not written back is computed again */
-        pass.adds = 0;
-        pass.squares = NULL;
-        pass.count = e->update.writes_back ? 0 : pass.count;
-    }
-    if (parts & GCKPTI_APPLIES) {
-        pass.update = 1;
-        for (int i = 0; i < param->slots; i++)
-            pass.state[i] = gckpti_exec_array(e, q, i);
-        gckpti_set_pass_constants(e, param, q, step, &pass);
-    }
-    if (!gckpti_update_in_parts(e, ins, &c, &pass))
-        GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
-}
-
-/* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
-static int gckpti_divides_first(const gckpt_exec *e)
-{
-    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
-}
-
 /* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
-static gckpt_result gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
-                                         uint64_t step)
+static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *call,
+                                 const gckpt_update_pass *pass, uint64_t step)
 {
-    gckpt_call call;
+    gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpt_update u;
-    gckpt_update_pass pass;
-    if (!gckpti_divides_first(e))
-        gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
-    gckpti_init_call(e, &call);
-    gckpti_init_pass(e, ins, &pass);
     gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
-    u.elements = pass.elements;
+    u.elements = pass->elements;
     u.first = q->p.count < q->p.elements ? q->p.first : 0;
     u.columns = gckpti_last(&q->p.shape);
     u.rows = gckpti_rows(&q->p.shape);
-    u.call = &call;
-    call.workspace =
+    u.call = call;
+    call->workspace =
         GCKPTI_OF(gckpti_backend(e), own_memory)
             ? (float *)(void *)e->blocks.host_scratch + gckpti_round_up((size_t)u.elements, 16)
-            : gckpti_arena_f32(e, pass.more[ins->uses - 1]);
-    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
-    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
+            : gckpti_arena_f32(e, pass->more[ins->uses - 1]);
+    u.values = gckpti_array(q, -1) + (pass->values - gckpti_exec_array(e, q, -1));
+    u.gradient = gckpti_host_floats(e, pass->gradient, (size_t)pass->elements);
     memcpy(u.state, q->p.state, sizeof u.state);
     u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
@@ -166,29 +130,59 @@ static gckpt_result gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, g
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(q, GCKPTI_HOST);
     (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
-    gckpti_gather_updated(e, q);
-    return GCKPT_OK;
+}
+
+/* Runs these parts of a pass over a parameter; `step` is the number of its update. */
+GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *ins, int parts,
+                                              uint64_t step)
+{
+    const gckpti_plan_param *param = &e->plan->params[ins->id];
+    gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int custom = GCKPTI_RUNS_BACKENDS && param->trained &&
+                       e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
+    gckpt_call c;
+    gckpt_update_pass pass;
+    gckpti_init_call(e, &c);
+    gckpti_init_pass(e, ins, &pass);
+    if (!(parts & GCKPTI_DIVIDES)) { /* a quotient that is not written back is computed again */
+        pass.adds = 0;
+        pass.squares = NULL;
+        pass.count = e->update.writes_back ? 0 : pass.count;
+    }
+    if (parts & GCKPTI_APPLIES && !custom) {
+        pass.update = 1;
+        for (int i = 0; i < param->slots; i++)
+            pass.state[i] = gckpti_exec_array(e, q, i);
+        gckpti_set_pass_constants(e, param, q, step, &pass);
+        gckpti_mark_changed(q,
+                            GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
+    }
+    if (!(custom && parts == GCKPTI_APPLIES) && !gckpti_update_in_parts(e, ins, &c, &pass))
+        GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
+    if (GCKPTI_RUNS_BACKENDS && custom && parts & GCKPTI_APPLIES)
+        gckpti_custom_update(e, ins, &c, &pass, step);
+}
+
+/* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
+static int gckpti_divides_first(const gckpt_exec *e)
+{
+    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
  * gradient is not finite, change nothing. */
 GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    const gckpti_plan_param *param = &p->params[ins->id];
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
-    if (param->slots) { /* state not used so far begins at 1 */
+    if (e->plan->params[ins->id].slots) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->optimiser = (unsigned char)(e->plan->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained)
-        return gckpti_custom_update(e, ins, q, step);
     gckpti_pass_over(e, ins, GCKPTI_APPLIES | (gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES), step);
-    gckpti_mark_changed(q, GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
     gckpti_gather_updated(e, q);
     return GCKPT_OK;
 }
