@@ -153,17 +153,17 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1219
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1217
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1248
- *     >>store     parameters and optimiser state, however they are stored                     1596
+ *     >>store     parameters and optimiser state, however they are stored                     1589
  *     >>graph     tensors, views, segments, gckpt_apply                                        584
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7750
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1104
- *     >>tiles     fused groups, which run a tile of rows at a time                              87
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4752
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1111
+ *     >>tiles     fused groups, which run a tile of rows at a time                              86
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4743
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              847
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4578
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4551
  *     >>files     safetensors                                                                 1457
  *     >>export    plans as C constants, stores for them                                        437
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
@@ -1909,9 +1909,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
-#ifndef GCKPTI_SEPARATE_TU /* kernels/all.c includes it, since it compiles slowly */
-#include <immintrin.h>
-#endif
+#include <immintrin.h> /* compiled separately, kernels/all.c includes it, since that is slow */
 #else
 #define GCKPTI_X86 0
 #endif
@@ -4407,19 +4405,12 @@ GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
 
 
 
-#ifndef GCKPT_NO_DEVICES
+#ifdef GCKPT_NO_DEVICES
 
 
 
-/* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
-static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
-{
-    return q->mirror.array[1 + slot];
-}
-#else
 #define gckpti_mark_changed(q, newest) ((void)(q))
 #define gckpti_pull(s, q)              ((void)(s), (void)(q))
-#define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
 #define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
 #define gckpti_close_mirrors(s, b)     ((void)(s))
 #endif
@@ -15327,15 +15318,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 /* Devices: backends that a user passes in desc.backend. gckpti_backend(e) is the executor's, which
  * has all functions set. GCKPTI_OF(b, name) is a field of backend b, a function or a value. In a
  * build without devices it is gckpti_cpu_NAME, whatever b is. */
-static inline const char *gckpti_cpu_finish(void *context)
-{
-    (void)context;
-    return NULL;
-}
-
 #ifndef GCKPT_NO_DEVICES
 #define GCKPTI_OF(b, name) (b)->name
 #define gckpti_backend(e)  ((const gckpt_backend *)&(e)->devices.backend)
+#define gckpti_finish(b)   (b)->finish((b)->context)
 
 typedef struct {
     gckpt_backend backend;    /* desc.backend or none; missing functions are the CPU's */
@@ -15343,6 +15329,8 @@ typedef struct {
     unsigned char can_replay; /* the backend captures and replays micro-batches */
     unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
+
+
 
 
 
@@ -15366,8 +15354,12 @@ typedef struct {
 #define gckpti_cpu_host_get        ((void *(*)(void *, size_t))0)
 #define gckpti_cpu_host_release    ((void (*)(void *, void *, size_t))0)
 
+#define gckpti_finish(b)                             ((void)(b), (const char *)NULL)
 #define gckpti_use_backend(e)                        GCKPT_OK
-#define gckpti_take_device_kernels(e, node, kernels) ((void)(node))
+#define gckpti_find_kernels(e, node, kernels)                                                      \
+    ((kernels)->forward = (node)->op->forward, (kernels)->backward = (node)->op->backward)
+#define gckpti_wait_backend(e)                       GCKPT_OK
+#define gckpti_exec_array(e, q, slot)                gckpti_array(q, slot)
 #define gckpti_alloc_backend(e)                      GCKPT_E_MEMORY
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
@@ -15375,14 +15367,20 @@ typedef struct {
 #define gckpti_host_scratch_bytes(e)                 0
 #define gckpti_has_known_counts(e)                   0
 #define gckpti_update_in_parts(e, ins, call, pass)   0
+#define gckpti_replay(e)                             ((void)0)
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_out(b, to, from, n) GCKPTI_OF(b, copy_out)(GCKPTI_OF(b, context), to, from, n)
-#define gckpti_finish(b)                GCKPTI_OF(b, finish)(GCKPTI_OF(b, context))
 
 /* >>devices/cpu */
 #ifndef GCKPT_NO_DEVICES
+
+static const char *gckpti_cpu_finish(void *context)
+{
+    (void)context;
+    return NULL;
+}
 
 /* Sets the functions between ops that a backend without its own memory lacks to the CPU's. */
 GCKPTI_FN void gckpti_complete_backend(gckpt_backend *b)
@@ -15408,7 +15406,6 @@ typedef struct {
     int32_t ranges_offset;       /* offset of gckpti_row_range[steps] in the workspace */
     int32_t inputs, last_offset; /* last_offset: of the last op's attributes */
     int32_t last_inputs, last_in[GCKPT_MAX_INPUTS]; /* of the last op as it was built */
-    uint32_t kiloflops;
 } gckpti_fused;
 typedef struct {
     int32_t id;            /* node, or -1 if the step copies an input of the group */
@@ -17499,15 +17496,10 @@ GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_st
     }
 }
 
-static uint64_t gckpti_fused_flops(const gckpt_call *call)
-{
-    return (uint64_t)((const gckpti_fused *)call->attributes)->kiloflops << 10;
-}
-
-GCKPTI_DATA const gckpt_op gckpti_op_fused = {
-    "fused", NULL,  NULL,              NULL, gckpti_fused_flops, /* run/layout.c binds its kernel */
-    NULL,    { 0 }, GCKPTI_BUILTIN_OP, NULL, NULL
-};
+/* run/layout.c binds its kernel. */
+GCKPTI_DATA const gckpt_op gckpti_op_fused = { "fused", NULL, NULL,  NULL,
+                                               NULL,    NULL, { 0 }, GCKPTI_BUILTIN_OP,
+                                               NULL,    NULL };
 GCKPTI_COLD_END
 #endif
 
@@ -17567,7 +17559,7 @@ GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
             r->op[t->in[k]->base->id].last_reader = i;
     }
     for (int i = 0; i < p->desc->fetch.count; i++)
-        if (p->desc->fetch.specs[i].tensor && !p->desc->fetch.specs[i].gradient)
+        if (!p->desc->fetch.specs[i].gradient)
             r->op[p->desc->fetch.specs[i].tensor->base->id].last_reader = p->n;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -17806,7 +17798,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_planner *p = r->p;
     const gckpt_tensor *t = p->tensors[id[n - 1]];
     gckpt_tensor fused = *t;
-    uint64_t unfused = 0, flops = 0;
+    uint64_t unfused = 0;
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
@@ -17821,16 +17813,12 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     }
     for (int i = 0; i < n; i++) {
         gckpt_tensor inner = *p->tensors[id[i]];
-        gckpt_call call = gckpti_shape_call(inner.in, inner.inputs, inner.attributes);
-        call.shape = inner.shape;
-        flops += inner.op->flops ? inner.op->flops(&call) : 0;
         unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
         inner.attributes = r->op[id[i]].attributes;
         inner.index = t->id;
         p->tensors[id[i]] =
             (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
     }
-    r->header.kiloflops = (uint32_t)(flops >> 10 < UINT32_MAX ? flops >> 10 : UINT32_MAX);
     r->header.last_offset = (int32_t)gckpti_round_up(header + steps + edges, GCKPTI_ALIGN);
     r->header.last_inputs = t->inputs;
     fused.op = &gckpti_op_fused, fused.data = t->op, fused.saved_bytes = 0;
@@ -23709,6 +23697,10 @@ typedef struct {
     size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
     unsigned given;    /* GCKPT_DEBUG_FINITE: kinds of numbers with which the step began */
 } gckpti_debug_state;
+
+#define gckpti_debug(e) (e)->desc.debug
+#else
+#define gckpti_debug(e) 0u
 #endif
 
 GCKPTI_COLD_END /* begun by planner */
@@ -23879,11 +23871,6 @@ static inline void gckpti_set_state(gckpt_exec *e, int state)
     e->step.state = state;
 }
 
-static inline unsigned gckpti_debug(const gckpt_exec *e)
-{
-    return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
-}
-
 /* Returns nonzero if a module follows each instruction; firmware has no such module. */
 static inline int gckpti_is_watched(const gckpt_exec *e)
 {
@@ -23925,7 +23912,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 
 
 
-
 typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
     size_t used;
@@ -23937,14 +23923,11 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
     GCKPTI_ON_BIND,     /* desc is checked; all memory of the executor is there */
-    GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
+    GCKPTI_ON_FED,      /* (int64_t) feeds of this number of further rows came; may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */
-    GCKPTI_ON_END,      /* the losses of a step are final */
-    GCKPTI_ON_SUCCESS,  /* a step has succeeded */
+    GCKPTI_ON_SUCCESS,  /* a step has succeeded; its losses are final */
     /* No module of GCKPT_SMALL reacts to the following events. */
-    GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
-    GCKPTI_ON_BODY,      /* a micro-batch is fed; a module that runs it moves step.pc to its NEXT */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means to skip it */
     GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
@@ -23961,7 +23944,8 @@ typedef enum {
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg);
 static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void *arg)
 {
-    return GCKPTI_IS_SMALL && event >= GCKPTI_ON_FED ? GCKPT_OK : gckpti_notify_all(e, event, arg);
+    return GCKPTI_IS_SMALL && event >= GCKPTI_ON_REACH ? GCKPT_OK
+                                                       : gckpti_notify_all(e, event, arg);
 }
 
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
@@ -23982,13 +23966,6 @@ static inline int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *n
 static inline int gckpti_is_finite(double x) { return x - x == 0; }
 
 /* >>run/call */
-/* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
-GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(q, slot)
-                                                    : gckpti_array(q, slot);
-}
-
 /* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
 {
@@ -24693,10 +24670,13 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
-                                          gckpti_exec_node *kernels)
+/* Sets the kernels of an op: NULL if the host must run it. */
+GCKPTI_FN void gckpti_find_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
+                                   gckpti_exec_node *kernels)
 {
     const gckpt_backend *b = e->desc.backend;
+    kernels->forward = node->op->forward;
+    kernels->backward = node->op->backward;
     if (!b)
         return;
     gckpt_kernel (*find)(void *, const gckpt_op *, gckpt_kind) =
@@ -24716,6 +24696,16 @@ static const char *gckpti_memory_hint(const gckpt_exec *e)
 {
     const gckpt_backend *b = gckpti_backend(e);
     return b->memory_hint ? b->memory_hint(b->context) : "";
+}
+
+/* Waits until the backend has finished all its work; returns its error. */
+GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
+{
+    gckpti_wait_in_flight(e, 0);
+    const char *problem = gckpti_finish(gckpti_backend(e));
+    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_backend(e)->name,
+                                  problem)
+                   : GCKPT_OK;
 }
 
 /* Allocates the backend's block, which the module of devices frees. */
@@ -24785,27 +24775,6 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     }
     e->device.isa = (gckpt_isa)isa;
     return gckpti_use_backend(e);
-}
-
-/* Returns the kernels of an op. */
-GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
-{
-    const gckpt_op *op = node->op;
-    gckpti_exec_node kernels = { op->forward, op->backward, NULL };
-    (void)e; /* only devices read it */
-    if (GCKPTI_RUNS_DEVICES)
-        gckpti_take_device_kernels(e, node, &kernels);
-    return kernels;
-}
-
-/* Waits until the backend has finished all its work; returns its error. */
-GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    gckpti_wait_in_flight(e, 0);
-    const char *problem = gckpti_finish(b);
-    return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
-                   : GCKPT_OK;
 }
 
 GCKPTI_COLD_END
@@ -24999,6 +24968,12 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 /* >>devices/host */
 #ifndef GCKPT_NO_DEVICES
 
+/* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
+GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    return gckpti_backend(e)->own_memory ? q->mirror.array[1 + slot] : gckpti_array(q, slot);
+}
+
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
  * until another call, a kernel on the host or a copy to slower memory uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
@@ -25125,8 +25100,9 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         gckpt_call c;
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
-        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
+        gckpti_exec_node n;
+        gckpti_find_kernels(e, node, &n);
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_init_op_call(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -25199,7 +25175,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
 
 /* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
  * neither if a regulariser's gradient needs a count that is not known yet. */
-static void gckpti_replay(gckpt_exec *e)
+GCKPTI_FN void gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     if (!e->devices.can_replay || !e->step.to_end)
@@ -25241,7 +25217,6 @@ GCKPTI_MODULE(devices)
             (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
         break;
     case GCKPTI_ON_BIND: e->devices.can_replay = (unsigned char)gckpti_can_replay(e); break;
-    case GCKPTI_ON_BODY: gckpti_replay(e); break;
     case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
     case GCKPTI_ON_RUN_END:
         if (e->devices.capturing) /* an error ended the run within a micro-batch */
@@ -25886,7 +25861,7 @@ GCKPTI_MODULE(cache)
                 e->plan->kind_bytes[GCKPT_BYTES_CACHES], 1);
         break;
     case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
-    case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
+    case GCKPTI_ON_FED: return gckpti_check_caches(e, *(const int64_t *)arg);
     case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
         e->step.position = e->caches.owner->caches.begun = position;
         if (e->caches.owner->caches.max_written < end)
@@ -25995,10 +25970,11 @@ static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Checks that gckpt_collect's arrays have space for `rows` rows: all that the executor has. */
-static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+/* Checks that gckpt_collect's arrays have space for the executor's rows and `more` further ones. */
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t more)
 {
     const gckpt_plan *p = e->plan;
+    const int64_t rows = e->step.row_end - e->step.first_row + more;
     for (size_t k = 0; k < p->fetch_count; k++) {
         const gckpti_exec_fetch *fetch = &e->fetches[k];
         int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
@@ -26025,8 +26001,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
     exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    const int64_t rows = exec->step.row_end - exec->step.first_row; /* those that it ran */
-    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
+    if (exec->step.state == GCKPTI_IDLE || gckpti_check_collected(exec, 0) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->fetches[k] = before;
     return GCKPT_E_ARG;
@@ -26052,7 +26027,7 @@ GCKPTI_MODULE(fetch)
         gckpti_alloc_fetches(e, (gckpti_bump *)arg);
     else if (event == GCKPTI_ON_BIND && !gckpti_is_inference(e->plan))
         gckpti_note_gradient_fetches(e);
-    else if (event == GCKPTI_ON_CHECK)
+    else if (event == GCKPTI_ON_FED)
         return gckpti_check_collected(e, *(const int64_t *)arg);
     else if (event == GCKPTI_ON_BODY_END)
         gckpti_collect_rows(e);
@@ -26317,8 +26292,7 @@ typedef struct {
     const gckpti_fused_step *step;
     const gckpti_fused_edge *edges;
     gckpti_row_range *ranges;
-    gckpt_kernel last_kernel; /* kernel of the group's last op */
-    int64_t sample;           /* current index along axis 0 of all values */
+    int64_t sample; /* current index along axis 0 of all values */
 } gckpti_tile_run;
 
 /* Returns the address of row `row` of the value that step i computes. */
@@ -26383,7 +26357,6 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     const gckpti_fused_step *q = &run->step[i];
     const gckpti_row_range *range = &run->ranges[i];
     const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
-    const int is_last = i == run->fused->steps - 1;
     const int32_t after = range->high > q->height ? range->high : q->height;
     GCKPTI_UNUSED gckpti_compressed param;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
@@ -26397,7 +26370,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
         return;
     }
     gckpti_plan_node node = run->e->plan->nodes[q->id];
-    if (is_last) {
+    if (i == run->fused->steps - 1) { /* the last op as it was built */
         node.op = (const gckpt_op *)node.data;
         node.inputs = (gckpti_byte)run->fused->last_inputs;
         for (int k = 0; k < node.inputs; k++)
@@ -26413,7 +26386,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     gckpti_set_tile_inputs(run, &node, q, first, stop - first, c);
     if (run->e->plan->compressed)
         GCKPTI_IF_COMPRESSED(gckpti_set_compressed(run->e, &node, GCKPT_FORWARD, c, &param));
-    (is_last ? run->last_kernel : run->e->tables.nodes[q->id].forward)(c);
+    node.op->forward(c);
 }
 
 /* Runs a fused group. */
@@ -26427,11 +26400,8 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
     const gckpt_exec *e = (const gckpt_exec *)call->graph;
     const gckpti_fused_edge *edges = (const gckpti_fused_edge *)(const void *)(step + fused->steps);
     gckpti_row_range *ranges = (gckpti_row_range *)(void *)(scratch + GCKPTI_FUSED_CALL);
-    gckpti_tile_run run = { e, call, fused, step, edges, ranges, NULL, 0 };
+    gckpti_tile_run run = { e, call, fused, step, edges, ranges, 0 };
     const int32_t height = step[fused->steps - 1].height;
-    gckpti_plan_node last_node = run.e->plan->nodes[step[fused->steps - 1].id];
-    last_node.op = (const gckpt_op *)last_node.data;
-    run.last_kernel = gckpti_op_kernels(run.e, &last_node).forward;
     for (; run.sample < call->shape.d[0]; run.sample++) {
         for (int32_t end = 0; end < height;) {
             end = end < height - fused->tile_rows ? end + fused->tile_rows : height;
@@ -26468,7 +26438,7 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 {
     if (step < warmup)
         return lr * (float)(step + 1) / (float)warmup;
-    if (step >= steps || steps <= warmup)
+    if (step >= steps)
         return min_lr;
     float t = (float)(step - warmup) / (float)(steps - warmup), sine, cosine;
     gckpti_sincos(3.14159265f * t, &sine, &cosine);
@@ -26556,62 +26526,26 @@ static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_par
  * sum and computes its square sums; APPLIES passes the quotient to the optimiser. */
 enum { GCKPTI_DIVIDES = 1, GCKPTI_APPLIES = 2 };
 
-/* Runs these parts of a pass over a parameter; `step` is the number of its update. */
-GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *ins, int parts,
-                                              uint64_t step)
-{
-    const gckpti_plan_param *param = &e->plan->params[ins->id];
-    const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpt_call c;
-    gckpt_update_pass pass;
-    gckpti_init_call(e, &c);
-    gckpti_init_pass(e, ins, &pass);
-    if (!(parts & GCKPTI_DIVIDES)) { /* a quotient that is not written back is computed again */
-        pass.adds = 0;
-        pass.squares = NULL;
-        pass.count = e->update.writes_back ? 0 : pass.count;
-    }
-    if (parts & GCKPTI_APPLIES) {
-        pass.update = 1;
-        for (int i = 0; i < param->slots; i++)
-            pass.state[i] = gckpti_exec_array(e, q, i);
-        gckpti_set_pass_constants(e, param, q, step, &pass);
-    }
-    if (!gckpti_update_in_parts(e, ins, &c, &pass))
-        GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
-}
-
-/* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
-static int gckpti_divides_first(const gckpt_exec *e)
-{
-    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
-}
-
 /* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
-static gckpt_result gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
-                                         uint64_t step)
+static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *call,
+                                 const gckpt_update_pass *pass, uint64_t step)
 {
-    gckpt_call call;
+    gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpt_update u;
-    gckpt_update_pass pass;
-    if (!gckpti_divides_first(e))
-        gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
-    gckpti_init_call(e, &call);
-    gckpti_init_pass(e, ins, &pass);
     gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
-    u.elements = pass.elements;
+    u.elements = pass->elements;
     u.first = q->p.count < q->p.elements ? q->p.first : 0;
     u.columns = gckpti_last(&q->p.shape);
     u.rows = gckpti_rows(&q->p.shape);
-    u.call = &call;
-    call.workspace =
+    u.call = call;
+    call->workspace =
         GCKPTI_OF(gckpti_backend(e), own_memory)
             ? (float *)(void *)e->blocks.host_scratch + gckpti_round_up((size_t)u.elements, 16)
-            : gckpti_arena_f32(e, pass.more[ins->uses - 1]);
-    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
-    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
+            : gckpti_arena_f32(e, pass->more[ins->uses - 1]);
+    u.values = gckpti_array(q, -1) + (pass->values - gckpti_exec_array(e, q, -1));
+    u.gradient = gckpti_host_floats(e, pass->gradient, (size_t)pass->elements);
     memcpy(u.state, q->p.state, sizeof u.state);
     u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
@@ -26621,29 +26555,59 @@ static gckpt_result gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, g
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(q, GCKPTI_HOST);
     (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
-    gckpti_gather_updated(e, q);
-    return GCKPT_OK;
+}
+
+/* Runs these parts of a pass over a parameter; `step` is the number of its update. */
+GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *ins, int parts,
+                                              uint64_t step)
+{
+    const gckpti_plan_param *param = &e->plan->params[ins->id];
+    gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int custom = GCKPTI_RUNS_BACKENDS && param->trained &&
+                       e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
+    gckpt_call c;
+    gckpt_update_pass pass;
+    gckpti_init_call(e, &c);
+    gckpti_init_pass(e, ins, &pass);
+    if (!(parts & GCKPTI_DIVIDES)) { /* a quotient that is not written back is computed again */
+        pass.adds = 0;
+        pass.squares = NULL;
+        pass.count = e->update.writes_back ? 0 : pass.count;
+    }
+    if (parts & GCKPTI_APPLIES && !custom) {
+        pass.update = 1;
+        for (int i = 0; i < param->slots; i++)
+            pass.state[i] = gckpti_exec_array(e, q, i);
+        gckpti_set_pass_constants(e, param, q, step, &pass);
+        gckpti_mark_changed(q,
+                            GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
+    }
+    if (!(custom && parts == GCKPTI_APPLIES) && !gckpti_update_in_parts(e, ins, &c, &pass))
+        GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
+    if (GCKPTI_RUNS_BACKENDS && custom && parts & GCKPTI_APPLIES)
+        gckpti_custom_update(e, ins, &c, &pass, step);
+}
+
+/* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
+static int gckpti_divides_first(const gckpt_exec *e)
+{
+    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
  * gradient is not finite, change nothing. */
 GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    const gckpti_plan_param *param = &p->params[ins->id];
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
-    if (param->slots) { /* state not used so far begins at 1 */
+    if (e->plan->params[ins->id].slots) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->optimiser = (unsigned char)(e->plan->optimiser + 1);
         q->updates = step;
     }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained)
-        return gckpti_custom_update(e, ins, q, step);
     gckpti_pass_over(e, ins, GCKPTI_APPLIES | (gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES), step);
-    gckpti_mark_changed(q, GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
     gckpti_gather_updated(e, q);
     return GCKPT_OK;
 }
@@ -27041,7 +27005,7 @@ GCKPTI_MODULE(debug)
             if (e->plan->ins[x].kind == GCKPT_UPDATE)
                 result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
         break;
-    case GCKPTI_ON_END:
+    case GCKPTI_ON_SUCCESS:
         if (debug & GCKPT_DEBUG_MEASURE)
             gckpti_measure(e);
         break;
@@ -27210,12 +27174,13 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* Runs a BEGIN: feeds the micro-batch. A module may run the body: then step.pc is at its NEXT. */
+/* Runs a BEGIN: feeds the micro-batch. A backend may run the body: then step.pc is at its NEXT. */
 static gckpt_result gckpti_run_begin(gckpt_exec *e, const gckpti_ins *ins)
 {
     (void)ins;
     gckpti_prepare_micro_batch(e);
-    return gckpti_notify(e, GCKPTI_ON_BODY, NULL);
+    gckpti_replay(e);
+    return GCKPT_OK;
 }
 
 /* Runs a NEXT: ends the micro-batch, and moves step.pc back to the body for the next one, if there
@@ -27359,7 +27324,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
             const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_op_kernels(e, q);
+            gckpti_find_kernels(e, q, &e->tables.nodes[i]);
             if (GCKPTI_RUNS_TILES && gckpti_is_fused_op(q->op))
                 e->tables.nodes[i].forward = gckpti_fused_forward;
         } else if (constant) {
@@ -27745,8 +27710,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    rows = before + gckpti_own_rows(e, rows);
-    return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
+    return GCKPT_OK;
 }
 
 /* Checks that each setting is finite and in range. */
@@ -27898,8 +27862,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_check_counts(e);
-    if (result == GCKPT_OK)
-        (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
     if (gckpti_group_of(e) && counts)
