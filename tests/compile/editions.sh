@@ -77,6 +77,8 @@ for part in $parts; do
         $CC -std=gnu99 -fsyntax-only $W -I$B/without -I. tests/compile/features.c
     fi && echo "full without $part: ok" || fail "full without $part"
 done
+printf '#include "gradckpt.h"\n#include "examples/gradcheck.h"\n' > $B/use.c
+$CC -std=gnu99 -fsyntax-only -I$B/core -I. $B/use.c || fail "gradcheck.h with edition core"
 echo '#include "gradckpt.h"
 void *f(gckpt_tensor *x) { return gckpt_gru(x, x, x, x, x); }' > $B/use.c
 ! $CC -std=c99 -fsyntax-only -I$B/core $B/use.c 2> $B/use.txt && grep -q 'gckpt_gru_needs_part_recurrent' $B/use.txt ||
