@@ -15,9 +15,6 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sys/vfs.h>
-#endif
 #else
 #define GCKPTI_POSIX 0
 #endif

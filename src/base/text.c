@@ -69,15 +69,14 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-/* Prints a shape. An invalid one may have any number of axes: at most GCKPT_MAX_DIMS are read. */
+/* Prints a shape, the sizes of which are read only if their number is valid. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
-    int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
-    for (int i = 0; i < s->n && known; i++)
-        gckpti_text_add(t, i ? ",%I" : "[%I", s->d[i]);
-    if (!known)
-        gckpti_text_add(t, "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
-    gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
+    const int valid = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
+    gckpti_text_add(t, valid ? "[" : "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
+    for (int i = 0; valid && i < s->n; i++)
+        gckpti_text_add(t, i ? ",%I" : "%I", s->d[i]);
+    gckpti_text_put(t, "]", 1);
 }
 
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args)

@@ -173,12 +173,6 @@ GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage)
     return storage >= 0 && storage < count ? &gckpti_kinds[storage] : NULL;
 }
 
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)storage);
-    return kind ? kind->name : "not a gckpt_storage";
-}
-
 /* Returns the bytes of n values of one row. */
 static int64_t gckpti_blocks_bytes(const gckpti_storage_kind *kind, int64_t n)
 {

@@ -3,6 +3,7 @@
 
 #ifndef GCKPT_NO_QUANT
 /* ---- dequantisation ---- */
+enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
