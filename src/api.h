@@ -1,9 +1,5 @@
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
-#ifdef _WIN32 /* <windows.h> defines it */
-#pragma push_macro("hyper")
-#undef hyper
-#endif
 
 /* >>api: types, errors, memory ----------------------------------------------------------------- */
 #include <stddef.h>
@@ -815,7 +811,7 @@ typedef struct {
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */
-    const gckpt_hyper *hyper;    /* options of this step */
+    const gckpt_hyper *options;    /* options of this step */
 } gckpt_update;
 /* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
  * unless its BARRIER has run: a step changes all parameters or none. */
@@ -911,11 +907,11 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 #ifndef GCKPT_NO_TRAINING
 /* Runs a step of `rows` rows: all micro-batches, division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
+                                  int64_t rows, const gckpt_hyper *options, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
  * the graph's rows, and no loss but the first may count targets (regularisers do not). */
-GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *options);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
@@ -923,7 +919,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
  * GCKPT_MORE. Feeds must stay in place. Starting another step abandons this one, but not the
  * updates that it has done. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                        int64_t rows, const gckpt_hyper *hyper);
+                                        int64_t rows, const gckpt_hyper *options);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction
 gckpt_next_instruction(const gckpt_exec *exec); /* at the end of the step a FORWARD of id -1 */
@@ -947,8 +943,5 @@ GCKPT_API int gckpt_threads(void);
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
-#endif
-#ifdef _WIN32
-#pragma pop_macro("hyper")
 #endif
 #endif /* GRADCKPT_H */

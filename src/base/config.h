@@ -10,7 +10,6 @@
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>

@@ -19,11 +19,7 @@ char *(realpath)(const char *path, char *resolved);
 #elif defined(_WIN32) /* declared as in <windows.h>; rename() cannot replace files there */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
-#ifdef PATH_MAX /* bytes that realpath may write */
-enum { GCKPTI_PATH_MAX = PATH_MAX };
-#else
-enum { GCKPTI_PATH_MAX = 4096 };
-#endif
+enum { GCKPTI_PATH_MAX = 4096 }; /* bytes that realpath may write: no PATH_MAX is greater */
 
 static void gckpti_record_errno(gckpti_file *file, int is_error)
 {
@@ -206,14 +202,12 @@ static gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
     gckpti_file file = { NULL, 0,
                          "create a file next to it (.gckpt-tmp); is the folder writable, or does "
                          "another save of it go on",
-                         "? What was there is unharmed" };
+                         "? Nothing was changed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
     errno = 0;
     const int mode = gckpti_resolve_target(&file, path, target);
-    if (GCKPTI_POSIX && mode < 0 && !file.error)
-        file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
     memcpy(temporary + strlen(target), ".gckpt-tmp", 11);
     if (!file.error) {

@@ -203,7 +203,7 @@ GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *
     const int64_t scale = unit - kind->block; /* bytes that a short block has in addition */
     if (kind->block == 1)
         return 1;
-    if (shape->n < 2 || last > INT64_MAX / unit || (left && (scale < 0 || left <= scale)))
+    if (shape->n < 2 || (left && (scale < 0 || left <= scale)))
         return 0;
     shape->d[shape->n - 1] = last / unit * kind->block + (left ? left - scale : 0);
     return 1;

@@ -90,9 +90,6 @@ static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed 
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-/* Returns u without the elements before `at`, the start of a row. */
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
-
 /* Returns a description of a parameter's values on the host, without destination. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
 
@@ -127,7 +124,6 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
 #define gckpti_compressed_at(u, at)           ((void)(u), (void)(at), (const char *)NULL)
 #define gckpti_decompress(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
-#define gckpti_compressed_from(u, at)         ((void)(at), *(u))
 #define gckpti_compress_at(q, at, n, x)       ((void)(q), 0)
 #define gckpti_host_values(s, q, at, n, x)    gckpti_init_values(s, q, at, n, x)
 #define gckpti_cpu_dequantise                 NULL

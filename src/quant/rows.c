@@ -22,14 +22,6 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
     }
 }
 
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
-{
-    gckpti_compressed rest = *u;
-    rest.quantised = gckpti_compressed_at(u, at);
-    rest.n -= at;
-    return rest;
-}
-
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)
 {
     const gckpti_compressed u = { q->p.storage, gckpti_stored(&q->p), q->p.elements,

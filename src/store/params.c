@@ -99,7 +99,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 }
 
 GCKPTI_FN void gckpti_set_external(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
-                                 const void *values, int writable)
+                                   const void *values, int writable)
 {
     s->elements -= (size_t)q->p.elements;
     q->p.storage = storage;

@@ -123,7 +123,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 
 /* Makes a new parameter use values that others own. Without `writable` q is always frozen. */
 GCKPTI_FN void gckpti_set_external(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
-                                 const void *values, int writable);
+                                   const void *values, int writable);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
