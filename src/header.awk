@@ -745,8 +745,8 @@ function drop_empty_files(    i, begin, is_full, has_code, cold) {
         if (part_of[i] != "" && !(part_of[i] in has_code))
             drop_lines(i, i)
 }
-# Drops the headings that no code or comment follows before the next heading, and those with the name of the file that
-# defines what is declared below ("---- store/arrays.c ----"), since the definitions follow in the same text.
+# Drops the headings that no code or comment follows before the next heading, and those that name another file
+# ("---- store/arrays.c ----"): its definitions are in the same text.
 function drop_empty_headings(    i, last) {
     for (i = 1; i <= lines; i++) {
         if (i in dropped || text[i] == "")

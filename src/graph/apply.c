@@ -12,8 +12,8 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. A graph
- * keeps only its first error. */
+/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. (A
+ * graph keeps only its first error.) */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
@@ -62,7 +62,7 @@ static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, con
     return 1;
 }
 
-/* Adds the inputs to the error of an op's shape(), or sets one if that has no text; returns NULL. */
+/* Adds the inputs to the error of an op's shape(), or sets one if it has no text; returns NULL. */
 static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {

@@ -107,8 +107,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         };
         gckpti_compressed rows;
         if (gckpti_call_compressed(call)) {
-            rows = *gckpti_call_compressed(call);
-            rows.quantised = gckpti_compressed_at(&rows, loss->first * c);
+            rows = gckpti_compressed_from(gckpti_call_compressed(call), loss->first * c);
             GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &f.b));
         }
         (void)rows;

@@ -86,6 +86,15 @@ static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed 
     return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, u->row, at);
 }
 
+/* Returns u without the elements before `at`, the start of a row. */
+static inline gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
+{
+    gckpti_compressed rest = *u;
+    rest.quantised = gckpti_compressed_at(u, at);
+    rest.n -= at;
+    return rest;
+}
+
 /* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
@@ -124,6 +133,7 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
 #define gckpti_compressed_at(u, at)           ((void)(u), (void)(at), (const char *)NULL)
 #define gckpti_decompress(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
+#define gckpti_compressed_from(u, at)         ((void)(at), *(u))
 #define gckpti_compress_at(q, at, n, x)       ((void)(q), 0)
 #define gckpti_host_values(s, q, at, n, x)    gckpti_init_values(s, q, at, n, x)
 #define gckpti_cpu_dequantise                 NULL
