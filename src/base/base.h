@@ -221,7 +221,7 @@ typedef struct {
                          void *context); /* the program's own function, or NULL */
     void *user;
     struct gckpti_team *team; /* NULL outside gckpti_with_team */
-    /* Called by gckpt_parallel between items, about every 20 us, on the thread that runs main of
+    /* Called by gckpt_parallel after each chunk of items, on the thread that runs main of
      * gckpti_with_team only; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;
