@@ -630,9 +630,8 @@ typedef struct {
         int as_built;
     } schedule;
     struct {
-        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model that is the
-         * same on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction.
-         */
+        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model, the same on
+         * every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
         const gckpt_cost *by_id;
         int count; /* length of by_id: highest id + 1 */
     } costs;
@@ -843,8 +842,7 @@ typedef struct {
     unsigned debug;    /* GCKPT_DEBUG_..; default 0 */
     gckpt_isa isa;     /* kernels to use, for tests; E_ARG if they cannot run here; default AUTO */
     /* The backend of the plan, which must outlive the executor; NULL selects the CPU. `arena` is
-     * then in its memory. Parameters and state are copied to it and, when its last executor is
-     * freed, back. It also holds the feeds of a micro-batch, constants and sums. */
+     * then in its memory, and so are parameters and state until its last executor is freed. */
     const gckpt_backend *backend;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a

@@ -590,7 +590,7 @@ static void leaves(void)
     REFUSED(E_S, "\"c\": [-1 axes; 0 to 6", gckpt_constant(g, "c", GCKPT_F32, sizes(-1), numbers));
     REFUSED(E_S, "sizes must be positive", gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 0)));
     REFUSED(E_S, "sizes must be positive", gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(-2, 3)));
-    REFUSED(E_S, "more axes or elements than this machine can address",
+    REFUSED(E_S, "too many axes or elements for this machine",
             gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, INT64_MAX)));
     begin();
     gckpt_input(g, "x", GCKPT_F32, two);
