@@ -166,16 +166,17 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
         const void *x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
         if (!x)
             return spec->exec ? GCKPT_E_PEER : GCKPT_E_ARG;
-        uint16_t half[GCKPTI_CHUNK];
         n = gckpti_min(w->count - at, n);
         if (gckpti_is_compressed((int)w->type)) {
+            uint16_t half[GCKPTI_CHUNK];
             n = gckpti_min(n, GCKPTI_CHUNK);
             if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, half))
                 return gckpti_error(spec->store, GCKPT_E_DATA,
                                     "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                     "(BF16 holds them); what was written is no complete file",
                                     q->p.name);
-            x = half;
+            gckpti_sink_elements(out, w, half, n);
+            continue;
         }
         gckpti_sink_elements(out, w, x, n);
     }
