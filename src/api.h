@@ -1,9 +1,5 @@
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
-#ifdef _WIN32 /* <windows.h> defines it */
-#pragma push_macro("hyper")
-#undef hyper
-#endif
 
 /* >>api: types, errors, memory ----------------------------------------------------------------- */
 #include <stddef.h>
@@ -634,9 +630,8 @@ typedef struct {
         int as_built;
     } schedule;
     struct {
-        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model that is the
-         * same on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction.
-         */
+        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model, the same on
+         * every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
         const gckpt_cost *by_id;
         int count; /* length of by_id: highest id + 1 */
     } costs;
@@ -815,7 +810,7 @@ typedef struct {
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */
-    const gckpt_hyper *hyper;    /* options of this step */
+    const gckpt_hyper *options;    /* options of this step */
 } gckpt_update;
 /* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
  * unless its BARRIER has run: a step changes all parameters or none. */
@@ -847,8 +842,7 @@ typedef struct {
     unsigned debug;    /* GCKPT_DEBUG_..; default 0 */
     gckpt_isa isa;     /* kernels to use, for tests; E_ARG if they cannot run here; default AUTO */
     /* The backend of the plan, which must outlive the executor; NULL selects the CPU. `arena` is
-     * then in its memory. Parameters and state are copied to it and, when its last executor is
-     * freed, back. It also holds the feeds of a micro-batch, constants and sums. */
+     * then in its memory, and so are parameters and state until its last executor is freed. */
     const gckpt_backend *backend;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
@@ -911,11 +905,11 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 #ifndef GCKPT_NO_TRAINING
 /* Runs a step of `rows` rows: all micro-batches, division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
+                                  int64_t rows, const gckpt_hyper *options, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
  * the graph's rows, and no loss but the first may count targets (regularisers do not). */
-GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *options);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
@@ -923,7 +917,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
  * GCKPT_MORE. Feeds must stay in place. Starting another step abandons this one, but not the
  * updates that it has done. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                        int64_t rows, const gckpt_hyper *hyper);
+                                        int64_t rows, const gckpt_hyper *options);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction
 gckpt_next_instruction(const gckpt_exec *exec); /* at the end of the step a FORWARD of id -1 */
@@ -947,8 +941,5 @@ GCKPT_API int gckpt_threads(void);
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
-#endif
-#ifdef _WIN32
-#pragma pop_macro("hyper")
 #endif
 #endif /* GRADCKPT_H */

@@ -18,10 +18,4 @@ GCKPTI_COLD_END /* begun in run/modules.h */
 #pragma pop_macro("int64_t")
 #pragma pop_macro("INT64_MAX")
 #endif
-#ifdef _WIN32
-#pragma pop_macro("far")
-#pragma pop_macro("hyper")
-#pragma pop_macro("near")
-#pragma pop_macro("small")
-#endif
 #endif /* GRADCKPT_IMPLEMENTATION */

@@ -750,19 +750,17 @@ function drop_empty_files(    i, begin, is_full, has_code, cold) {
         if (part_of[i] != "" && !(part_of[i] in has_code))
             drop_lines(i, i)
 }
-# Drops the headings that no code or comment follows before the next heading, and those with the name of the file that
-# defines the functions below ("---- store/arrays.c ----") if none of their prototypes is left.
-function drop_empty_headings(    i, last, file) {
+# Drops the headings that no code or comment follows before the next heading, and those that name another file
+# ("---- store/arrays.c ----"): its definitions are in the same text.
+function drop_empty_headings(    i, last) {
     for (i = 1; i <= lines; i++) {
         if (i in dropped || text[i] == "")
             continue
-        if (text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/) {
-            if (last || file)
-                drop_lines(last ? last : file, last ? last : file)
-            file = text[i] ~ /^\/\* ---- [a-z_]+\/[a-z_]+\.c ---- \*\/$/ ? i : 0
-        } else if (text[i] ~ /^(GCKPTI_FN|static) / && (i in in_prototype))
-            file = 0
-        last = text[i] ~ /^\/\* ---- .*---- \*\/$/ ? i : 0
+        if (last && text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/)
+            drop_lines(last, last)
+        if (text[i] ~ /^\/\* ---- [a-z_]+\/[a-z_]+\.[ch] ---- \*\/$/)
+            drop_lines(i, i)
+        last = !(i in dropped) && text[i] ~ /^\/\* ---- .*---- \*\/$/ ? i : 0
     }
 }
 # ---- an edition has no type, private macro or constant that nothing uses ----

@@ -511,13 +511,13 @@ run_check()
         need "$1" ${run%% *}
         can "$@" || skip "what $1 builds does not run here${run:+ by $run}"
         [ "$1" = tcc ] || "$@" $W -Wstrict-prototypes -fsyntax-only tests/compile/implementation.c || return 1
-        # <windows.h> defines macros with the same names as parts of the header; after the header they must still be
-        # defined
+        # the header uses no names that <windows.h> defines as macros
         [ $port != port-mingw ] || "$@" -fsyntax-only -include windows.h -Dsmall=char -I. -x c - << \END || return 1
 #include "gradckpt.h"
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 small FAR at[] = { sizeof(hyper) };
+const gckpt_hyper *of(const gckpt_update *u) { return u->options; }
 END
         tests=$(test_of hash)
         case $check in wide-*) tests=$(test_of hash numerics save files) ;; esac

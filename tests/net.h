@@ -1212,7 +1212,7 @@ static inline void net_update(void *user, const gckpt_update *u)
         const float g = u->clip_scale * (copy ? copy[i + u->elements] : u->gradient[i]);
         for (int k = 0; k < 4 && u->state[k]; k++)
             u->state[k][i] = 0.5f * u->state[k][i] + g;
-        u->values[i] -= u->hyper->lr * u->lr_scale * g;
+        u->values[i] -= u->options->lr * u->lr_scale * g;
     }
 }
 

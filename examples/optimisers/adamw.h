@@ -48,7 +48,7 @@ static inline double adamw_power(double beta, uint64_t step)
 /* Returns the options of an update, with the defaults of gckpt_hyper; `eps` is that of hyper.eps. */
 static inline adamw_rates adamw_rates_of(const gckpt_update *u, float eps)
 {
-    const gckpt_hyper *h = u->hyper;
+    const gckpt_hyper *h = u->options;
     adamw_rates r;
     r.clip = u->clip_scale;
     r.lr = h->lr * u->lr_scale;

@@ -84,11 +84,11 @@ static inline void muon_update(void *user, const gckpt_update *u)
         adamw_update(NULL, u);
         return;
     }
-    const float beta = u->hyper->momentum < 0   ? 0
-                       : u->hyper->momentum > 0 ? u->hyper->momentum
+    const float beta = u->options->momentum < 0   ? 0
+                       : u->options->momentum > 0 ? u->options->momentum
                                                 : 0.95f;
-    const float lr = u->hyper->lr * u->lr_scale,
-                kept = 1 - lr * (u->hyper->weight_decay * u->decay_scale);
+    const float lr = u->options->lr * u->lr_scale,
+                kept = 1 - lr * (u->options->weight_decay * u->decay_scale);
     const float ratio = (float)u->columns / (float)u->rows;
     const float rate = lr * adamw_root(ratio > 1 ? ratio : 1);
     const int tall = u->rows > u->columns;

@@ -7,11 +7,8 @@
  * Services that know nothing of tensors. base/config.h has everything that depends on the compiler,
  * the system and macros; it alone includes the system's headers.
  *
- * Every object that can report an error begins with a gckpti_object, which gckpti_error fills. All
- * memory comes from a gckpti_allocator: the user's functions, a block of the user's, or the heap.
- * gckpti_grow grows an array; gckpti_scratch is memory that is freed all at once. gckpti_text
- * formats into a buffer of fixed size, gckpti_sink writes bytes to a callback. gckpt_parallel runs
- * work items on the threads of a gckpti_runner: a pool of the program's own, or OpenMP's.
+ * All memory comes from a gckpti_allocator: the user's functions, a block of the user's, or the
+ * heap. A gckpti_text is a buffer of fixed size, a gckpti_sink writes bytes to a callback.
  * ============================================================================================== */
 
 /* ---- base/text.c ---- */
@@ -224,7 +221,7 @@ typedef struct {
                          void *context); /* the program's own function, or NULL */
     void *user;
     struct gckpti_team *team; /* NULL outside gckpti_with_team */
-    /* Called by gckpt_parallel between items, about every 20 us, on the thread that runs main of
+    /* Called by gckpt_parallel after each chunk of items, on the thread that runs main of
      * gckpti_with_team only; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;

@@ -10,14 +10,10 @@
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sys/vfs.h>
-#endif
 #else
 #define GCKPTI_POSIX 0
 #endif

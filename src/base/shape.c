@@ -38,7 +38,7 @@ GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
         large |= (uint64_t)s->d[i] > limit / n;
         n *= large ? 1 : (size_t)s->d[i];
     }
-    return large ? "that is more than this machine can address" : NULL;
+    return large ? "too many axes or elements for this machine" : NULL;
 }
 
 GCKPT_API void gckpt_sum_add(float *sum, float *comp, float x) { gckpti_sum_add(sum, comp, x); }

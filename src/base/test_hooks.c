@@ -26,10 +26,7 @@ static int fstat_of(int fd, struct stat *s) { return fstat(fd, s); }
 
 gckpti_test_hooks gckpti_hooks = {
     print_assertion, never_fail, fopen, fdopen, fread, fwrite, fflush, fseek, fclose, fsync,
-    rename, remove, open_file, stat_of, fstat_of, flock, close,
-#ifdef __linux__
-    statfs
-#endif
+    rename, remove, open_file, stat_of, fstat_of, flock, close
 };
 #else
 gckpti_test_hooks gckpti_hooks = { print_assertion, never_fail };

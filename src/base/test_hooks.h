@@ -22,9 +22,6 @@ typedef struct {
     int (*fstat)(int fd, struct stat *s);
     int (*flock)(int fd, int how);
     int (*close)(int fd);
-#ifdef __linux__
-    int (*statfs)(const char *path, struct statfs *s);
-#endif
 #endif
 } gckpti_test_hooks;
 extern gckpti_test_hooks gckpti_hooks;
@@ -44,7 +41,6 @@ extern gckpti_test_hooks gckpti_hooks;
 #define fstat(fd, s)                        gckpti_hooks.fstat(fd, s)
 #define flock(fd, how)                      gckpti_hooks.flock(fd, how)
 #define close(fd)                           gckpti_hooks.close(fd)
-#define statfs(path, s)                     gckpti_hooks.statfs(path, s)
 #define GCKPTI_OPEN(path, flags, mode, ...) gckpti_hooks.open(path, flags, mode)
 #define open(...)                           GCKPTI_OPEN(__VA_ARGS__, 0, 0)
 #endif

@@ -35,49 +35,42 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
 /* Prints six significant digits (0.0123457, 12345.7, 1.5e-09), for people, not for parsing. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
-    int point = 6; /* digits before the decimal point */
-    if (value < 0) {
+    char d[8];
+    gckpti_text number = { d, sizeof d - 1 };
+    int exponent = value < 0 || value > 0 ? 5 : 0; /* of the first digit */
+    if (value < 0)
         gckpti_text_put(t, "-", 1);
-        value = -value;
-    }
+    value = value < 0 ? -value : value;
     if (!(value <= DBL_MAX)) {
         gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    for (; value >= 1e6; point++)
+    for (; value >= 999999.5; exponent++)
         value /= 10;
-    for (; value > 0 && value < 1e5; point--)
+    for (; value > 0 && value < 99999.5; exponent--)
         value *= 10;
-    uint64_t digits = (uint64_t)(value + 0.5); /* six digits, or 1000000, or 0 */
-    char d[24];
-    gckpti_text number = { d, sizeof d - 1 };
-    gckpti_text_uint(&number, digits);
+    gckpti_text_uint(&number, (uint64_t)(value + 0.5));
     int n = (int)(number.end - d);
-    point += n > 6;
-    int exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
-    point = exponent || !digits ? 1 : point;
     while (n > 1 && d[n - 1] == '0')
         n--;
+    const int plain = exponent >= -4 && exponent <= 8, point = plain ? exponent + 1 : 1;
     for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
         if (i == point)
             gckpti_text_put(t, ".", 1);
         gckpti_text_put(t, i < 0 || i >= n ? "0" : d + i, 1);
     }
-    if (exponent) {
-        gckpti_text_put(t, "e", 1);
-        gckpti_text_int(t, exponent);
-    }
+    if (!plain)
+        gckpti_text_add(t, "e%i", exponent);
 }
 
-/* Prints a shape. An invalid one may have any number of axes: at most GCKPT_MAX_DIMS are read. */
+/* Prints a shape, the sizes of which are read only if their number is valid. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
-    int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
-    for (int i = 0; i < s->n && known; i++)
-        gckpti_text_add(t, i ? ",%I" : "[%I", s->d[i]);
-    if (!known)
-        gckpti_text_add(t, "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
-    gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
+    const int valid = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
+    gckpti_text_add(t, valid ? "[" : "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
+    for (int i = 0; valid && i < s->n; i++)
+        gckpti_text_add(t, i ? ",%I" : "%I", s->d[i]);
+    gckpti_text_put(t, "]", 1);
 }
 
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args)

@@ -24,29 +24,24 @@ typedef struct {
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t ranges, chunk, item_cost;
+    int64_t ranges, chunk;
     const gckpti_runner *runner;
     gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
 /* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
- * calls poll between them. */
+ * calls poll after each chunk. */
 static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
                                int polls)
 {
-    int64_t done = 0;
     for (int64_t k = 0; k < loop->ranges; k++) {
         gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
         int64_t i, end;
         while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
-            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++) {
+            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++)
                 loop->body(loop->context, i, worker);
-                done += polls ? loop->item_cost : 0;
-                if (done >= 1 << 18) {
-                    loop->runner->poll(loop->runner->poll_context);
-                    done = 0;
-                }
-            }
+            if (polls)
+                loop->runner->poll(loop->runner->poll_context);
         }
     }
 }
@@ -174,11 +169,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
     if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
-        const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
         gckpti_parallel_loop loop;
-        loop.body = item, loop.context = context, loop.runner = runner,
-        loop.item_cost = capped_cost;
-        loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
+        loop.body = item, loop.context = context, loop.runner = runner;
+        loop.chunk = 1 + 65536 / (1 + (cost <= 0 ? 0 : cost < 65536 ? cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
         loop.ranges = workers < (int64_t)GCKPTI_RANGES ? workers : (int64_t)GCKPTI_RANGES;

@@ -22,9 +22,9 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
 /* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
 GCKPTI_INLINED INTS V(rounded)(FLOATS x)
 {
-    const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
+    const INTS u = V(bits)(x), nan = (INTS)(x != x), subnormal = (INTS)((u & 0x7f800000u) == 0);
     const INTS bias = (u >> 16 & 1) + 0x7fff;
-    return ((u + (bias & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+    return ((u + (bias & ~nan)) | (nan & 0x400000u)) & ~(subnormal >> 1) & 0xffff0000u;
 }
 
 /* Stores the upper halves of W words to y. */

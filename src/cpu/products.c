@@ -44,12 +44,12 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     int64_t narrow = 2 * GCKPTI_PANEL;
     if (t->m == 1) /* b in long runs */
         narrow = t->k > t->n ? 128 : 512;
-    int small = t->m * t->n * t->k < 65536;
+    int brief = t->m * t->n * t->k < 65536;
     const int64_t low = t->k < 4 * HIGH ? 4 * GCKPTI_STRIP : GCKPTI_STRIP;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
-    int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
+    int64_t items = brief || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
-    for (int64_t count = 1; count < items || (s->rows > HIGH && !small); count *= 2)
+    for (int64_t count = 1; count < items || (s->rows > HIGH && !brief); count *= 2)
         if (count < items && s->cols > narrow &&
             (t->b.stride != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_ceil_to((s->cols + 1) / 2, GCKPTI_PANEL);

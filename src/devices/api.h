@@ -1,11 +1,10 @@
 #ifndef GCKPT_NO_DEVICES
 /* >>api-backend -----------------------------------------------------------------------------------
- * A backend executes plans. The default is the CPU; set gckpt_plan_desc.backend and
- * gckpt_exec_desc.backend to use another. A backend is a table of functions, one constant object
- * that is identified by its address. The executor interprets the plan and calls them. If a backend
- * has its own memory, arena, parameters, state, feeds and sums of losses are there, and only its
- * functions touch them (between steps the store also copies parameters and state). Between steps
- * the store knows which copy of a parameter is newest: gckpt_store_pull.
+ * A backend executes plans. It is a table of functions, one constant object that is identified by
+ * its address. The executor interprets the plan and calls them. If a backend has its own memory,
+ * arena, parameters, state, feeds, constants and sums of losses are there, and only its functions
+ * touch them (between steps the store also copies parameters and state, and knows which copy is the
+ * newest: gckpt_store_pull).
  *
  * An executor calls from one thread, several executors from several; executors of one store on
  * different backends alternate by whole steps. Calls take effect in order. A backend with its own

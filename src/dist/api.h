@@ -17,24 +17,22 @@ typedef enum {
 
 /* gckpt_plan_desc.ranks */
 typedef struct {
-    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual
-     * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
-     * results depend on their number but not on the number of ranks, each of which runs
-     * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
-     * ranks end. Above 1 update_in_backward and gckpt_step_begin are refused. In INFERENCE with
-     * 1, all ranks run all rows. gckpt_plan_info.hash depends on the number, and .step_cost is
-     * that of one rank, in which the only micro-batch of a virtual rank counts whole. */
+    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual rank
+     * floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that results
+     * depend on their number but not on the number of ranks, each of which runs virtual_ranks /
+     * ranks of them, at least one (manual, 5e). Micro-batches end where virtual ranks end. Above 1
+     * update_in_backward and gckpt_step_begin are refused. In INFERENCE with 1, all ranks run all
+     * rows. gckpt_plan_info.hash depends on the number, and .step_cost is that of one rank, in
+     * which the only micro-batch of a virtual rank counts whole. */
     int virtual_ranks;
-    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
-     * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
-     * 0. */
+    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
+     * FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default 0. */
     uint64_t link_cost;
-    /* If nonzero, communication overlaps computation: each all-gather begins early enough,
-     * judging by link_cost and the costs of the ops, that it ends before its first use, as far
-     * as the budget has room for buffers that live longer (with budget 0, without making the
-     * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
-     * makes a budget infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores
-     * it. */
+    /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
+     * by link_cost and the costs of the ops, that it ends before its first use, as far as the
+     * budget has room for buffers that live longer (with budget 0, without making the plan larger).
+     * If 0 (default), it begins immediately before its first use. Overlap never makes a budget
+     * infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores it. */
     int overlap;
 } gckpt_rank_options;
 

@@ -201,7 +201,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* runner.poll: kernels call it between work items, so that pending collectives advance. */
+/* runner.poll: kernels call it between chunks of items, so that pending collectives advance. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;

@@ -75,7 +75,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     must_match[4] = gckpti_hash_exchanges(e);
-    must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
+    must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.options, sizeof e->update.options);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
     result = gckpti_agree_on_call(e, GCKPTI_CALL_STEP, rows, result);

@@ -15,8 +15,7 @@
  * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
  * not end in #state and a digit. "optimiser" is gckpt_optimiser + 1, or 0 if none. All state is of
  * that optimiser after `step` updates, except where "NAME#updates" has another optimiser and number
- * of updates: above, b's state is that of MOMENTUM after 15 updates. (Version 0.1 had no such keys;
- * other programs may reorder them.)
+ * of updates: above, b's state is that of MOMENTUM after 15 updates.
  * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
  * The state of desc.state_bytes is one tensor "NAME#state0" of U8, in the machine's byte order.
  * Loading replaces all state: state that is not in the file becomes zero. An external parameter

@@ -246,7 +246,8 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     const int64_t begin = e->offsets[0], end = e->offsets[1];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     int64_t bytes = end - begin;
-    for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
+    e->shape.n = axes;
+    for (int i = 0; i < axes && i < GCKPT_MAX_DIMS; i++)
         if (!e->shape.d[i]) {
             bytes = 0;
             e->ignored = 1;
@@ -254,10 +255,9 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     if (!e->ignored) {
         while (kind && strcmp(type, kind->type))
             kind = gckpti_kind_of(++e->type);
-        if (axes > GCKPT_MAX_DIMS)
-            return gckpti_refuse(load, GCKPT_E_DATA, e,
-                                 "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
-                                 GCKPT_MAX_DIMS);
+        if (!gckpti_shape_fits(&e->shape))
+            return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s; reshape it, " GCKPTI_LEAVE_OUT,
+                                 &e->shape, gckpti_shape_problem(&e->shape));
         e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
         kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
         if (GCKPTI_HAS_COMPRESSED && kind && kind->block > 1 &&
@@ -272,9 +272,6 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
                                  e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
-        if (!gckpti_shape_fits(&e->shape))
-            return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
-                                 gckpti_shape_problem(&e->shape));
         bytes = e->bytes ? e->shape.d[0]
                          : gckpti_storage_bytes(e->type, gckpti_last(&e->shape),
                                                 gckpti_elements(&e->shape));

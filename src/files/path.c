@@ -19,11 +19,7 @@ char *(realpath)(const char *path, char *resolved);
 #elif defined(_WIN32) /* declared as in <windows.h>; rename() cannot replace files there */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
-#ifdef PATH_MAX /* bytes that realpath may write */
-enum { GCKPTI_PATH_MAX = PATH_MAX };
-#else
-enum { GCKPTI_PATH_MAX = 4096 };
-#endif
+enum { GCKPTI_PATH_MAX = 4096 }; /* bytes that realpath may write: no PATH_MAX is greater */
 
 static void gckpti_record_errno(gckpti_file *file, int is_error)
 {
@@ -75,17 +71,6 @@ static int gckpti_sync(int fd)
         return 0;
 #endif
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
-}
-
-/* Returns 1 if a file is on FAT, as far as this system knows. */
-static int gckpti_is_on_fat(const char *path)
-{
-#ifdef __linux__
-    struct statfs s;
-    return !statfs(path, &s) && s.f_type == 0x4d44; /* MSDOS_SUPER_MAGIC */
-#else
-    return (void)path, 0;
-#endif
 }
 
 /* Syncs the folder of `path`, so that its new name is on disk; cuts `path` to that folder. */
@@ -151,21 +136,22 @@ static FILE *gckpti_open_temporary(const char *name, int mode)
 }
 
 /* Renames the flushed file so that it survives a power cut; cuts the string `target` to its folder.
- * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters would be
- * freed before its entry; the new file is synced after the folder, or it could have two names. */
+ * Returns 0 if the rename failed. FAT needs two things more than other file systems: the replaced
+ * file stays open, or its clusters would be freed before its entry; the new file is synced after
+ * the folder, or it could have two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
 #if GCKPTI_POSIX
-    const int on_fat = gckpti_is_on_fat(temporary), replaced = on_fat ? open(target, O_RDONLY) : -1;
-    gckpti_record_errno(file, on_fat && replaced < 0 && errno != ENOENT && errno != EACCES);
+    const int replaced = open(target, O_RDONLY);
+    gckpti_record_errno(file, replaced < 0 && errno != ENOENT && errno != EACCES);
     const int placed = !file->error && !rename(temporary, target);
     gckpti_record_errno(file, !placed);
     if (placed) {
         file->action = "see to it that the new file outlasts a power cut";
         file->outcome = ", but it is in place";
         gckpti_sync_folder(file, target);
-        gckpti_record_errno(file, on_fat && gckpti_sync(fileno(file->f)));
+        gckpti_record_errno(file, gckpti_sync(fileno(file->f)));
     }
     if (replaced >= 0)
         close(replaced);
@@ -216,14 +202,12 @@ static gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
     gckpti_file file = { NULL, 0,
                          "create a file next to it (.gckpt-tmp); is the folder writable, or does "
                          "another save of it go on",
-                         "? What was there is unharmed" };
+                         "? Nothing was changed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
     errno = 0;
     const int mode = gckpti_resolve_target(&file, path, target);
-    if (GCKPTI_POSIX && mode < 0 && !file.error)
-        file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
     memcpy(temporary + strlen(target), ".gckpt-tmp", 11);
     if (!file.error) {

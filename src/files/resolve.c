@@ -105,7 +105,8 @@ static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e)
     if (e->param < load->old_params || !gckpti_little_endian() ||
         (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes)
         return;
-    gckpti_use_values(load->store, q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
+    gckpti_set_external(load->store, q, (gckpt_storage)e->type, at,
+                        !e->type && load->desc->writable);
     e->ignored = 1;
 }
 

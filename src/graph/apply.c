@@ -12,7 +12,8 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. */
+/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. (A
+ * graph keeps only its first error.) */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
@@ -22,19 +23,20 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
                                                       : op->flags & GCKPT_INDEX(i) ? GCKPT_I32
                                                                                    : GCKPT_F32;
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
-        int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
-        else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+        if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
-        else if (in[i]->base->running != needs_running && (needs_running || op->backward))
+        if (op->needs[i] & GCKPT_UPDATES_RUNNING && !in[i]->base->running)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be a gckpt_running", op->name, i,
+                        in[i]);
+        if (in[i]->base->running && op->backward && !(op->needs[i] & GCKPT_UPDATES_RUNNING))
             gckpti_fail(g, GCKPT_E_ARG,
-                        needs_running ? "%s: input %i, %T, must be a gckpt_running"
-                                      : "%s: input %i, %T, is measured, not trained: only ops that "
-                                        "measure and gckpt_detach can read it",
+                        "%s: input %i, %T, is measured, not trained: only ops that measure and "
+                        "gckpt_detach can read it",
                         op->name, i, in[i]);
-        else if (type != needed && !any)
+        if (type != needed && !any)
             gckpti_fail(g, GCKPT_E_ARG,
                         type == GCKPT_U8 && needed == GCKPT_F32
                             ? "%T is %s, %s needs %s: gckpt_from_u8 makes floats of it"
@@ -60,7 +62,7 @@ static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, con
     return 1;
 }
 
-/* Sets the error of a graph whose op's shape() failed without a text; returns NULL. */
+/* Adds the inputs to the error of an op's shape(), or sets one if it has no text; returns NULL. */
 static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {

@@ -53,7 +53,6 @@ struct gckpt_graph {
     size_t count, segment_count;
     int segment;                  /* the open segment, or -1 */
     int top_segments;             /* number of outermost segments */
-    int param_limit;              /* 1 + the greatest store index of its parameters */
     int64_t rows;                 /* rows of every input; 0 before the first input */
     const gckpt_tensor *variable; /* its first variable, or NULL */
     /* Checks each new op of a graph with variables (op NULL: a view of another shape). Returns 0

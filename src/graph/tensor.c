@@ -127,9 +127,6 @@ static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name,
                            "\"%s\": the type must be GCKPT_F32 or GCKPT_I32, or, of an input, "
                            "GCKPT_U8",
                            name);
-    if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
-        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
-                           shape->n, GCKPT_MAX_DIMS);
     if (!gckpti_shape_fits(shape))
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
@@ -188,7 +185,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "param \"%s\": it is %S here, but %S in the store: use another name",
                            name, &shape, &s->params[index].p.shape);
-    for (size_t i = 0; index >= 0 && index < graph->param_limit && i < graph->count; i++)
+    for (size_t i = 0; index >= 0 && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
     gckpt_tensor *t = gckpti_leaf_new(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
@@ -204,7 +201,6 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         }
         index = (int)s->count - 1;
     }
-    graph->param_limit = index < graph->param_limit ? graph->param_limit : index + 1;
     t->index = index;
     t->init = init;
     t->batch_invariant = 1;

@@ -63,11 +63,11 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
     static const float c[7] = { -0.333332956f,   0.133323461f,   -0.0538798459f,  0.0214866754f,
                                 -0.00794600882f, 0.00230121962f, -0.000358392805f };
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
-    FLOATS small = V(fma)(a * z, V(horner7)(z, c), a);
+    FLOATS inner = V(fma)(a * z, V(horner7)(z, c), a);
     p = V(exp_reduce)(V(vmin)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
-    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), inner, p), V(sign_bit)(x));
 }
 
 /* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
@@ -80,12 +80,12 @@ GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
     static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
                                    0.00375733338f, -0.000350555201f, 1.39585973e-05f };
     FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(4.0f), a), r, t, p, s;
-    FLOATS small = V(fma)(a, V(horner7)(a * a, middle), a);
+    FLOATS inner = V(fma)(a, V(horner7)(a * a, middle), a);
     p = V(fma)(V(horner7)(b, tail), -b, V(zero)());
     p = V(exp_reduce)(p, &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = V(fnma)(r * s, p, 1.0f - s);
-    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), inner, p), V(sign_bit)(x));
 }
 
 /* Splits a finite x > 0 into m * 2^n, 2/3 <= m < 4/3; a subnormal is scaled by 2^23 first. */

@@ -62,8 +62,8 @@ GCKPTI_INLINE int gckpti_self_test(void)
                                           { -1.9369631e13f, 2.1513551e-7f, -1.7354427e-24f },
                                           { -4.1369128e-25f, 1.69365241e-21f, 9.18382988e-41f } };
     static const uint32_t fma_result[3] = { 0xbe7916a3u, 0xca7e56dfu, 0x00010001u };
-    volatile float small = 1e-30f, tiny = 1e-10f, big = 33554432.0f, one = 1.0f;
-    volatile float product = small * tiny;
+    volatile float least = 1e-30f, tiny = 1e-10f, big = 33554432.0f, one = 1.0f;
+    volatile float product = least * tiny;
     if (gckpti_bits(product) != 0x000116c2u)
         return 1;
     for (int i = 0; i < 3; i++) {

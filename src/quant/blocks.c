@@ -127,9 +127,8 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 #undef GCKPTI_HALF
 #undef GCKPTI_GATHER
 
-/* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
- * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
- */
+/* Dequantises n values of blocks to x, from value k of block b on, and of rows - 1 (0 or 7) more
+ * rows, `apart` bytes apart, to rows of `width`; k is a multiple of W; storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, unsigned k, int64_t n,
                                         float *x, int rows, int64_t apart, int64_t width)
 {

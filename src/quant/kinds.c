@@ -173,12 +173,6 @@ GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage)
     return storage >= 0 && storage < count ? &gckpti_kinds[storage] : NULL;
 }
 
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)storage);
-    return kind ? kind->name : "not a gckpt_storage";
-}
-
 /* Returns the bytes of n values of one row. */
 static int64_t gckpti_blocks_bytes(const gckpti_storage_kind *kind, int64_t n)
 {
@@ -209,7 +203,7 @@ GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *
     const int64_t scale = unit - kind->block; /* bytes that a short block has in addition */
     if (kind->block == 1)
         return 1;
-    if (shape->n < 2 || last > INT64_MAX / unit || (left && (scale < 0 || left <= scale)))
+    if (shape->n < 2 || (left && (scale < 0 || left <= scale)))
         return 0;
     shape->d[shape->n - 1] = last / unit * kind->block + (left ? left - scale : 0);
     return 1;

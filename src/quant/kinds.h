@@ -8,8 +8,6 @@
 enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 19 };
 enum { GCKPTI_INT4_ZERO = 18 }; /* place of the zero point in a block of I4 */
 enum { GCKPTI_INT8_MAX = 127 * 65504, GCKPTI_INT4_MAX = 8 * 65504 };
-enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
-
 /* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
 typedef struct {
     const char *name, *type; /* for error texts; dtype in files */
@@ -17,7 +15,7 @@ typedef struct {
     int block, block_bytes;  /* values that are stored together: 1, or GCKPTI_QUANT_BLOCK */
     double limit;            /* greatest magnitude that `write` can convert */
     const char *beyond;      /* values that `write` refuses, for error texts */
-    /* Converts n values, at most GCKPTI_KIND_READ or one block, to floats. */
+    /* Converts n values, at most 16 or, of a kind with blocks, one block, to floats. */
     void (*read)(const void *from, int64_t n, float *y);
     /* Converts n floats, as many at most. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, void *to);
@@ -41,7 +39,6 @@ static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_store
 
 /* Returns the kind of a gckpt_storage, or NULL if this build has none. */
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
 /* Returns the bytes of n values of rows of `row` values; they end with a block. */
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
@@ -89,12 +86,18 @@ static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed 
     return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, u->row, at);
 }
 
+/* Returns u without the elements before `at`, the start of a row. */
+static inline gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
+{
+    gckpti_compressed rest = *u;
+    rest.quantised = gckpti_compressed_at(u, at);
+    rest.n -= at;
+    return rest;
+}
+
 /* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
-
-/* Returns u without the elements before `at`, the start of a row. */
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 /* Returns a description of a parameter's values on the host, without destination. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
@@ -121,7 +124,6 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
 #define GCKPTI_IF_COMPRESSED(call)            (void)0
-#define gckpti_storage_name(storage)          ((void)(storage), "F32")
 #define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
 #define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
 #define gckpti_unpack_shape(kind, shape)      1

@@ -3,6 +3,7 @@
 
 #ifndef GCKPT_NO_QUANT
 /* ---- dequantisation ---- */
+enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
@@ -19,14 +20,6 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
         from += blocks ? kind->block_bytes - kind->block + size : count * kind->bytes;
         i = i + count == row ? 0 : i + count;
     }
-}
-
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
-{
-    gckpti_compressed rest = *u;
-    rest.quantised = gckpti_compressed_at(u, at);
-    rest.n -= at;
-    return rest;
 }
 
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)

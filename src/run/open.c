@@ -78,8 +78,8 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
                             "so (gckpt_store_quantise), or make a new plan",
-                            who, name, gckpti_storage_name(q->p.storage),
-                            gckpti_storage_name((gckpt_storage)planned->storage));
+                            who, name, gckpti_kind_of((int)q->p.storage)->name,
+                            gckpti_kind_of(planned->storage)->name);
     if ((planned->trained || planned->running) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);

@@ -137,7 +137,7 @@ struct gckpt_exec {
     } losses;
     struct { /* update */
         double grad_norm;
-        gckpt_hyper hyper;
+        gckpt_hyper options;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;

@@ -84,7 +84,7 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
 
 /* Checks the request against the plan, and resets the state of the step. */
 static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
-                                     const gckpt_hyper *hyper)
+                                     const gckpt_hyper *options)
 {
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
@@ -96,11 +96,11 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
                             inference
                                 ? "forward: this plan trains; make one with GCKPT_INFERENCE"
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
-    if (!inference && !hyper)
+    if (!inference && !options)
         return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL; gckpt_hyper_lr makes one");
-    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
+    if (!inference && gckpti_check_hyper(e, options) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (!inference && p->update_in_backward && hyper->clip > 0)
+    if (!inference && p->update_in_backward && options->clip > 0)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: clip needs all gradients before the first update; this plan updates in "
@@ -108,8 +108,8 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     gckpt_result result = gckpti_sync_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (hyper)
-        e->update.hyper = *hyper;
+    if (options)
+        e->update.options = *options;
     e->step.number = e->store->step;
     e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
@@ -152,11 +152,12 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 
 /* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+                                           int64_t rows, gckpti_goal goal,
+                                           const gckpt_hyper *options)
 {
     if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
+    gckpt_result result = gckpti_init_step(e, rows, goal, options);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))

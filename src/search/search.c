@@ -183,9 +183,9 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
-    const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
-    const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : grouped ? 0 : 2;           /* initials beyond the limit */
+    const int grouped = k % GCKPTI_LEVEL_GROUP > 0, few_nodes = s->p->nodes <= GCKPTI_SMALL_N;
+    const int perturbs = few_nodes ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
+    const int tries = few_nodes ? 6 : grouped ? 0 : 2;           /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;

@@ -126,7 +126,7 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(store, q, storage, values, writable);
+    gckpti_set_external(store, q, storage, values, writable);
     return gckpti_ok(store);
 }
 

@@ -98,8 +98,8 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
-GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
-                                 const void *values, int writable)
+GCKPTI_FN void gckpti_set_external(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                   const void *values, int writable)
 {
     s->elements -= (size_t)q->p.elements;
     q->p.storage = storage;

@@ -63,7 +63,7 @@ struct gckpt_store {
     size_t count, capacity;
     size_t elements;          /* number of all values except external ones */
     gckpti_binding *bindings; /* list of the store's executors */
-    int bound; /* nonzero once an executor was created */
+    int bound;                /* nonzero once an executor was created */
     gckpti_note *notes;
     size_t note_count, note_capacity;
 #ifndef GCKPT_NO_RANKS
@@ -122,8 +122,8 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
                                          gckpt_init init);
 
 /* Makes a new parameter use values that others own. Without `writable` q is always frozen. */
-GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
-                                 const void *values, int writable);
+GCKPTI_FN void gckpti_set_external(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                   const void *values, int writable);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */

@@ -3,9 +3,9 @@
 GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+                                  int64_t rows, const gckpt_hyper *options, gckpt_report *report)
 {
-    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, hyper);
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, options);
     return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
@@ -23,9 +23,9 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
 }
 
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                        int64_t rows, const gckpt_hyper *hyper)
+                                        int64_t rows, const gckpt_hyper *options)
 {
-    return gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, hyper);
+    return gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, options);
 }
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
@@ -47,7 +47,7 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 
 /* ---- steps whose rows stream in ---- */
 
-GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *options)
 {
     if (!exec)
         return GCKPT_E_ARG;
@@ -62,7 +62,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
                                 "step_begin: loss #%i has a count of its own, which is not known "
                                 "while rows stream in; use gckpt_step",
                                 exec->plan->terms[i].id);
-    return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
+    return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, options);
 }
 
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,

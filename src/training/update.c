@@ -4,8 +4,8 @@
 
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
 {
-    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
-    return hyper;
+    const gckpt_hyper options = { lr, 0, 0, 0, 0, 0, 0 };
+    return options;
 }
 
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
@@ -65,8 +65,8 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     }
     e->update.grad_norm = gckpti_sqrt_double(sum);
     e->update.clip_scale =
-        e->update.hyper.clip > 0 && e->update.grad_norm > (double)e->update.hyper.clip
-            ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
+        e->update.options.clip > 0 && e->update.grad_norm > (double)e->update.options.clip
+            ? (float)((double)e->update.options.clip / e->update.grad_norm)
             : 1;
     return bad;
 }
@@ -76,7 +76,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
-    const gckpt_hyper *h = &e->update.hyper;
+    const gckpt_hyper *h = &e->update.options;
     gckpt_update_constants *constants = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_hyper_value(h->beta1, 0.9f),
           beta2 = gckpti_hyper_value(h->beta2, 0.999f);
@@ -126,7 +126,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpt_cal
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
     u.step = step;
-    u.hyper = &e->update.hyper;
+    u.options = &e->update.options;
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(q, GCKPTI_HOST);
     (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */

@@ -136,7 +136,7 @@ static void own_optimiser(void *user, const gckpt_update *u)
     (void)user;
     for (int64_t i = 0; i < u->elements; i++) {
         u->state[0][i] += u->gradient[i] * u->clip_scale;
-        u->values[i] -= u->hyper->lr * u->state[0][i] * u->lr_scale;
+        u->values[i] -= u->options->lr * u->state[0][i] * u->lr_scale;
     }
 }
 

@@ -240,7 +240,7 @@ static inline void own_optimiser(void *user, const gckpt_update *u)
     o->t->out[o->rank].updated += u->elements;
     for (int64_t i = 0; i < u->elements; i++) {
         u->state[0][i] = 0.75f * u->state[0][i] + u->gradient[i] * u->clip_scale;
-        u->values[i] -= 0.5f * u->hyper->lr * u->state[0][i];
+        u->values[i] -= 0.5f * u->options->lr * u->state[0][i];
     }
 }
 

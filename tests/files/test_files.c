@@ -692,8 +692,8 @@ static void test_legal(void)
         { "", "\"dtype\":\"F64\",\"shape\":[1]", 8, "desc.rename returns NULL" },
         { "", "\"dtype\":\"U8\",\"shape\":[8]", 8, "convert it from dtype U8, or leave it out" },
         { "", "\"dtype\":\"F32\",\"shape\":[1,1,1,2,1,1,1]", 8,
-          "load: tensor \"extra\": 7 axes, and 6 is the most: reshape it, or leave it out (desc.rename returns "
-          "NULL for it)" },
+          "load: tensor \"extra\": [7 axes; 0 to 6 are possible]: too many axes or elements for this "
+          "machine; reshape it, or leave it out (desc.rename returns NULL for it)" },
     };
     static const char *const wrong[] = { "1", "[1,2", "{\"a\":1", "\"\\x\"", "\"", "", "]" };
     const gckpt_file_desc without = { .rename = no_extras };
@@ -786,7 +786,7 @@ static const struct {
     { T("a", "U8", "2,19", 0, 64), 64, 0, GCKPT_E_DATA, "must hold the 38 bytes of [2,32]" },
     { T("a", "U8", "2,18", 0, 36), 36, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },
     { T("a", "U8", "18", 0, 18), 18, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },
-    { T("a", "U8", "2,9223372036854775800", 0, 0), 0, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },
+    { T("a", "U8", "2,9223372036854775800", 0, 0), 0, 0, GCKPT_E_DATA, "too many axes or elements for this machine" },
     { T("a", "U8", "2,0", 0, 0), 0, 0, GCKPT_E_DATA, "\"w\": is missing in the file" },
     { T("a", "I4", "2,18", 0, 36), 36, 0, GCKPT_E_DATA, "convert it from dtype I4" },
     { T("a", "F32", "2,2", 0, 16) "," T("b", "F32", "2,2", 16, 32), 32, 0, GCKPT_E_DATA,

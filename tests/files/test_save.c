@@ -438,7 +438,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
       "byte 50: a tensor has dtype, shape and two" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}," B "}", 12, GCKPT_E_DATA,
       "byte 55: a tensor has dtype, shape and two" },
-    { "{\"w\":" T("1,1,1,1,1,1,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "7 axes, and 6 is the most" },
+    { "{\"w\":" T("1,1,1,1,1,1,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "[7 axes; 0 to 6 are possible]" },
     { "{\"w\":" T("-2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("02", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("2.0", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 30: a list of whole numbers < 2^63" },

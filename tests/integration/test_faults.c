@@ -138,14 +138,6 @@ static int test_close(int fd)
     errno = failed ? error : errno;
     return failed || closed ? -1 : 0;
 }
-#ifdef __linux__
-static int test_statfs(const char *path, struct statfs *s)
-{
-    const int failed = io_fails() || statfs(path, s);
-    s->f_type = 0x4d44; /* the magic number of FAT, on which a save makes more system calls */
-    return failed ? -1 : 0;
-}
-#endif
 
 static void watch(void)
 {
@@ -166,9 +158,6 @@ static void watch(void)
     system_flock = here.flock;
     here.flock = test_flock;
     here.close = test_close;
-#ifdef __linux__
-    here.statfs = test_statfs;
-#endif
     gckpti_hooks = here;
 }
 

@@ -587,10 +587,10 @@ static void leaves(void)
             gckpt_input(g, "x", GCKPT_F32, sizes(0)));
     REFUSED(E_S, "input \"x\": needs at least the batch axis",
             gckpt_input(g, "x", GCKPT_F32, sizes(-3)));
-    REFUSED(E_S, "\"c\": -1 axes; 0 to 6", gckpt_constant(g, "c", GCKPT_F32, sizes(-1), numbers));
+    REFUSED(E_S, "\"c\": [-1 axes; 0 to 6", gckpt_constant(g, "c", GCKPT_F32, sizes(-1), numbers));
     REFUSED(E_S, "sizes must be positive", gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 0)));
     REFUSED(E_S, "sizes must be positive", gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(-2, 3)));
-    REFUSED(E_S, "that is more than this machine can address",
+    REFUSED(E_S, "too many axes or elements for this machine",
             gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, INT64_MAX)));
     begin();
     gckpt_input(g, "x", GCKPT_F32, two);

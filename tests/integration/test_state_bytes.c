@@ -60,7 +60,7 @@ static void update(void *user, const gckpt_update *u)
         const int step = g > 0.25f ? 8 : g > 0 ? 1 : g < -0.25f ? -8 : -1, old = m ? m[i] : 0;
         const int new_m =
             (old * 3 + step * 4) / 4 + (int)(u->step % 2 + (uint64_t)(i / u->columns) % 2);
-        u->values[i] -= u->hyper->lr * u->lr_scale * (float)new_m / 8;
+        u->values[i] -= u->options->lr * u->lr_scale * (float)new_m / 8;
         if (m)
             m[i] = (signed char)new_m;
     }

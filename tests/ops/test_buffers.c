@@ -424,7 +424,7 @@ static void own_optimiser(void *user, const gckpt_update *u)
     (void)user;
     CHECK(!strstr(u->name, "mean") && !strstr(u->name, "variance"));
     for (int64_t i = 0; i < u->elements; i++)
-        u->values[i] -= u->hyper->lr * u->gradient[i];
+        u->values[i] -= u->options->lr * u->gradient[i];
 }
 
 static gckpt_plan *plan_of(const net *n, const way *w)

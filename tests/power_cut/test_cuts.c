@@ -51,15 +51,15 @@ static int op_log_on;
 enum { NOTHING, FILE_SYNC, FOLDER_SYNC, FLUSH };
 static int broken; /* the kind of call that saves omit */
 
-/* ---- the order of the calls of a save on FAT, one letter each: o opens and c closes the old file, s synchronises
- * the file, f synchronises the folder, r renames ---- */
-static int on_fat;
+/* ---- the order of the calls of a save, one letter each: o opens and c closes the old file, s synchronises the file,
+ * f synchronises the folder, r renames ---- */
+static int order_on;
 static char order[16];
 static int locked_fd = -1;
 static void note(char c)
 {
     const char text[] = { c, 0 };
-    if (on_fat && strlen(order) < sizeof order - 1)
+    if (order_on && strlen(order) < sizeof order - 1)
         strcat(order, text);
 }
 
@@ -110,7 +110,7 @@ static int test_open(const char *path, int flags, unsigned mode)
 {
     const char *name = base_of(path);
     const int fd = open(path, flags, mode), created = fd >= 0 && (flags & O_CREAT);
-    if (on_fat && fd >= 0 && flags == O_RDONLY && !strcmp(name, "ckpt"))
+    if (order_on && fd >= 0 && flags == O_RDONLY && !strcmp(name, "ckpt"))
         note('o'), locked_fd = fd;
     if (!op_log_on || fd < 0 || fd >= MOST_FD)
         return fd;
@@ -159,24 +159,15 @@ static int test_fclose(FILE *f)
 
 static int test_close(int fd)
 {
-    if (on_fat && fd == locked_fd)
+    if (order_on && fd == locked_fd)
         note('c'), locked_fd = -1;
     return close(fd);
 }
 
-#ifdef __linux__
-static int test_statfs(const char *at, struct statfs *s)
-{
-    const int failed = statfs(at, s);
-    s->f_type = on_fat ? 0x4d44 : 0;
-    return failed;
-}
-#endif
-
 static int test_fsync(int fd)
 {
     struct stat is;
-    if (on_fat && !fstat(fd, &is))
+    if (order_on && !fstat(fd, &is))
         note(S_ISDIR(is.st_mode) ? 'f' : 's');
     if (op_log_on && of_fd[fd] && broken != (of_fd[fd] < 0 ? FOLDER_SYNC : FILE_SYNC))
         add_op(of_fd[fd] < 0 ? SYNC_FOLDER : SYNC, of_fd[fd] - 1, "", "");
@@ -218,9 +209,6 @@ static void watch(void)
     gckpti_hooks.rename = test_rename;
     gckpti_hooks.remove = test_remove;
     gckpti_hooks.close = test_close;
-#ifdef __linux__
-    gckpti_hooks.statfs = test_statfs;
-#endif
 }
 
 /* ---- the states that are saved: three parameters, of up to one and of several blocks, with optimiser state. A note
@@ -425,23 +413,21 @@ static long cut_saves(int ways, int what)
     return wrong;
 }
 
-/* Tests the order of calls of a save on FAT. The replaced file must stay open until the new file has its name on the
- * disk; otherwise two names could lead to one file. On FAT this is only certain after an fsync of the folder and then
- * of the new file (blocks.py tests a real FAT). */
-static void test_fat(void)
+/* Tests the order of calls of a save, as FAT needs it. The replaced file must stay open until the new file has its name
+ * on the disk; otherwise two names could lead to one file. On FAT this is only certain after an fsync of the folder and
+ * then of the new file (blocks.py tests a real FAT). */
+static void test_order(void)
 {
-#ifdef __linux__
     static const char *const right[] = { "srfs", "sorfsc" };
     clear();
     for (unsigned n = 0; n < 2; n++) {
         *order = 0;
-        on_fat = 1;
+        order_on = 1;
         CHECK(save(n + 1) == GCKPT_OK);
-        on_fat = 0;
+        order_on = 0;
         CHECK_MSG(!strcmp(order, right[n]), "save %u: %s", n, order);
     }
     CHECK(load() == 2);
-#endif
 }
 
 int main(void)
@@ -467,7 +453,7 @@ int main(void)
                lost);
         CHECK(lost > 0);
     }
-    test_fat();
+    test_order();
     clear();
     CHECK(!rmdir("cuts") && mem.live == 0 && mem.wrong_sizes == 0);
     for (int i = 0; i < STATES; i++)

@@ -74,7 +74,7 @@ static void test_reading(void)
             for (int i = 0; i < N; i++)
                 CHECK_MSG(bits_of(got[i]) ==
                               (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
-                          "%s, %s: %x", isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
+                          "%s, %s: %x", isa_name((gckpt_isa)isa), gckpti_kind_of(k)->name, i);
             t = gckpti_product_of(1, rows, each, gckpti_matrix(a, each, 1), gckpti_matrix(NULL, each, 1), got);
             t.b.compressed = &down;
             gckpti_decompress(&down, 0, each * rows, want);
@@ -84,7 +84,7 @@ static void test_reading(void)
                 for (int p = 0; p < each; p++)
                     sum = gckpti_fma(a[p], want[j * each + p], sum);
                 CHECK_MSG(bits_of(got[j]) == bits_of(sum) || (got[j] != got[j] && sum != sum), "%s, %s: row %d",
-                          isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), j);
+                          isa_name((gckpt_isa)isa), gckpti_kind_of(k)->name, j);
             }
         }
 }
@@ -1216,7 +1216,7 @@ static void test_reads(gckpt_storage storage)
                                        .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_POISON,
                                        .parallel_for = threads == 3 ? any_order : NULL };
                 snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", isa_name((gckpt_isa)isa), threads,
-                         gckpti_storage_name(storage), (int)z.m, (int)z.n, (int)z.k);
+                         gckpti_kind_of((int)storage)->name, (int)z.m, (int)z.n, (int)z.k);
                 if (gckpt_isa_available((gckpt_isa)isa))
                     CHECK_MSG(read_all(s, z, d, x, in, index, &arena, what) == want, "%s", what);
                 CHECK_MSG(arena + 4 * (size_t)count <= staged, "%s: %lu bytes, staged %lu", what, (unsigned long)arena,

@@ -58,7 +58,7 @@ static void own_optimiser(void *user, const gckpt_update *u)
 {
     ++*(long *)user;
     for (int64_t i = 0; i < u->elements; i++)
-        u->values[i] -= u->hyper->lr * (u->state[0][i] += u->gradient[i] * u->clip_scale);
+        u->values[i] -= u->options->lr * (u->state[0][i] += u->gradient[i] * u->clip_scale);
 }
 
 static int feed(const void *user, int64_t row, gckpt_feed *f)
