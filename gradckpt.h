@@ -42,20 +42,14 @@
  *        }
  *
  *    It prints "34432 bytes, 26 % recomputed, loss 0.000368". Without the budget it takes 50816
- *    bytes, recomputes nothing and ends with the same weights. The steps:
- *    (1) Compile the implementation once (`cc -O2 -c gradckpt.c`): gradckpt.c only has a definition
- *    of GRADCKPT_IMPLEMENTATION and, after it, the include. Other files only include the header.
- *    Link them with it: `cc -O2 program.c gradckpt.o -o program`.
- *    (2) Make a store, which holds the parameters and their optimiser state.
- *    (3) Build a graph: tensors and the ops that compute them. Axis 0 of every input is the graph's
- *    number of rows, the micro-batch. The order of creation fixes ids of tensors, order of
- *    parameters and sums of gradients, and C does not define which argument of a call is evaluated
- *    first: if two arguments would create something, create it before the call.
- *    (4) Make a plan: constant data, a list of instructions (forward i, backward i, update p) and
- *    the byte offset of each buffer.
- *    (5) Make an executor, which binds the plan to the store and to memory. New parameters get
- *    their initial values here. Later calls allocate no memory, except checks.
- *    (6) Call gckpt_step for each batch. Layers and a loop to copy: examples/layers.h, train.h.
+ *    bytes, recomputes nothing and ends with the same weights. Layers and a loop to copy are in
+ *    examples/layers.h and train.h.
+ *    Compile the implementation once (`cc -O2 -c gradckpt.c`): gradckpt.c only has a definition of
+ *    GRADCKPT_IMPLEMENTATION and, after it, the include. Other files only include the header. Link
+ *    them with it: `cc -O2 program.c gradckpt.o -o program`.
+ *    The order of creation fixes ids of tensors, order of parameters and sums of gradients, and C
+ *    does not define which argument of a call is evaluated first: if two arguments would create
+ *    something, create it before the call. Steps allocate no memory.
  *
  * 2. Errors
  *    No call aborts the program, and one check at the end is enough. A graph keeps the first error
@@ -82,15 +76,12 @@
  *    GCKPT_NO_STDIO [A]            no files by path; callbacks read and write
  *    GCKPT_NO_FAST [I]             no fast kernels; fma in software without an fma instruction
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
- *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8); the
- *                                  options that it implies are below. int64_t is int32_t in all
- *                                  declarations
+ *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8); implies
+ *                                  the options below; int64_t is int32_t in all declarations
  *    GCKPT_FORCE_SOFT_FMA [I]      software fma even if the processor has the instruction (tests)
  *    GRADCKPT_FILE [I]             the header's file name in quotes, if not "gradckpt.h": it
  *                                  includes itself for each instruction set
- *    GCKPT_NO_TRAINING, GCKPT_NO_AVX512, .. [A] leave out parts (docs/building.md lists them).
- *                                  Calls of a missing part are not declared; a plan, file or desc
- *                                  that needs it is refused with an error that names the option
+ *    GCKPT_NO_TRAINING, .. [A]     leave out parts (docs/building.md): their calls are not declared
  *
  * 5. The numeric specification (version GCKPT_CONTRACT; a change of any rule is a new version)
  *    docs/numerics.md has the rules, clauses a to r: "manual, 5l" refers to clause l there.
@@ -108,15 +99,13 @@
  *    with the fast backend (96 in bf16 plans), 6 without it, 3 in firmware.
  *
  * 7. Planning and time (docs/planning.md)
- *    A minimum cut selects values to keep; a search improves that schedule until it is proven
- *    near-optimal or its effort is spent. A plan never exceeds its budget, a larger budget never
- *    costs more, and a plan exists for the least budget that an error names. The planner obeys
- *    gckpt_keep and gckpt_recompute; segments are hints. AUTO, OPTIMAL and frontiers also choose
- *    lowerings of ops (linear_cross_entropy computes its logits once, or twice in chunks) and row
- *    tiles for ops that need no gradient, all with the same bits.
- *    Costs (gckpt_cost) come from a model that is the same on every machine, or are measured in
- *    nanoseconds (examples/tune.h); then a step takes about gckpt_plan_info.step_cost + the time of
- *    its updates. Fast steps: a 64-bit processor, gcc or clang -O2 -fopenmp, and desc.threads.
+ *    A plan never exceeds its budget, a larger budget never costs more, and a plan exists for the
+ *    least budget that an error names. The planner obeys gckpt_keep and gckpt_recompute; segments
+ *    are hints. AUTO, OPTIMAL and frontiers also choose lowerings of ops (linear_cross_entropy
+ *    computes its logits once, or twice in chunks) and row tiles for ops that need no gradient, all
+ *    with the same bits. With measured costs (examples/tune.h) a step takes about
+ *    gckpt_plan_info.step_cost nanoseconds + the time of its updates. Fast steps: a 64-bit
+ *    processor, gcc or clang -O2 -fopenmp, and desc.threads.
  *
  * 8. Plans as data (docs/device.md)
  *    gckpt_plan_c prints a plan as C, which is compiled into firmware without graph or planner;
@@ -126,12 +115,11 @@
  *    last layer. Compile with -ffunction-sections -fdata-sections, link with -Wl,--gc-sections.
  *
  * 9. Fine-tuning, generating (docs/finetuning.md; examples/model.h, examples/generate.h)
- *    Build the model, freeze parameters that are not trained, quantise them to save bytes, then
- *    load a file; or call gckpt_store_map before building, to use weights in place. A quantised
- *    matrix is read in place if all its readers are linear, matmul, embed, linear_cross_entropy,
- *    positions or slices of rows (on the processor); otherwise the plan copies it into the arena as
- *    floats. To generate, build the model twice, for a chunk of the prompt and for one token, with
- *    keys and values from gckpt_cache, and give the second executor the caches_of the first.
+ *    A quantised matrix is read in place if all its readers are linear, matmul, embed,
+ *    linear_cross_entropy, positions or slices of rows (on the processor); otherwise the plan
+ *    copies it into the arena as floats. gckpt_store_map, called before building the model, uses
+ *    the weights of a file in place. To generate, build the model twice, for a chunk of the prompt
+ *    and for one token, with keys and values from gckpt_cache and common caches (caches_of).
  *
  * 10. Threads, lifetimes, accepted requests
  *    Threads. There is no global state: threads may use objects of different stores at the same
@@ -139,11 +127,8 @@
  *    and so does a store while a call changes it (building, planning, making or freeing an
  *    executor, loading, training). At other times, calls that take a const store may run at the
  *    same time, and so may gckpt_forward of executors that share no arena or caches.
- *    Lifetimes. A store outlives its graphs and executors, a graph its frontiers; plans and
- *    executors do not need the graph. Executors copy their plan (except a C constant); names,
- *    attributes and descs are copied. Memory blocks, arena, backend, callbacks' user pointer and
- *    caches_of of a desc must live as long as the object made with it; data of a constant as long
- *    as graph, plans and executors; feeds until the step ends.
+ *    Lifetimes. Names, attributes and descs are copied. Memory blocks, arena, backend and user
+ *    pointer of a desc must live as long as the object made with it; for the rest, see each call.
  *    Requests. A request that is out of range, contradicts itself or names something that does not
  *    exist is refused with an error that names it, and nothing changes. In a desc, 0 selects the
  *    default. Unusual requests are honoured: a learning rate of 0 (moments change), unused inputs
@@ -153,28 +138,24 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1217
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1193
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1248
- *     >>store     parameters and optimiser state, however they are stored                     1589
- *     >>graph     tensors, views, segments, gckpt_apply                                        584
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7750
+ *     >>store     parameters and optimiser state, however they are stored                     1579
+ *     >>graph     tensors, views, segments, gckpt_apply                                        580
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7747
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1111
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4743
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2326
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4740
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2324
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              847
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4551
- *     >>files     safetensors                                                                 1457
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4552
+ *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        437
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2750
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2749
  */
 
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
-#ifdef _WIN32 /* <windows.h> defines it */
-#pragma push_macro("hyper")
-#undef hyper
-#endif
 
 /* >>api: types, errors, memory ----------------------------------------------------------------- */
 #include <stddef.h>
@@ -1093,24 +1074,22 @@ typedef enum {
 
 /* gckpt_plan_desc.ranks */
 typedef struct {
-    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual
-     * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
-     * results depend on their number but not on the number of ranks, each of which runs
-     * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
-     * ranks end. Above 1 update_in_backward and gckpt_step_begin are refused. In INFERENCE with
-     * 1, all ranks run all rows. gckpt_plan_info.hash depends on the number, and .step_cost is
-     * that of one rank, in which the only micro-batch of a virtual rank counts whole. */
+    /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual rank
+     * floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that results
+     * depend on their number but not on the number of ranks, each of which runs virtual_ranks /
+     * ranks of them, at least one (manual, 5e). Micro-batches end where virtual ranks end. Above 1
+     * update_in_backward and gckpt_step_begin are refused. In INFERENCE with 1, all ranks run all
+     * rows. gckpt_plan_info.hash depends on the number, and .step_cost is that of one rank, in
+     * which the only micro-batch of a virtual rank counts whole. */
     int virtual_ranks;
-    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
-     * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
-     * 0. */
+    /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where a
+     * FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default 0. */
     uint64_t link_cost;
-    /* If nonzero, communication overlaps computation: each all-gather begins early enough,
-     * judging by link_cost and the costs of the ops, that it ends before its first use, as far
-     * as the budget has room for buffers that live longer (with budget 0, without making the
-     * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
-     * makes a budget infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores
-     * it. */
+    /* If nonzero, communication overlaps computation: each all-gather begins early enough, judging
+     * by link_cost and the costs of the ops, that it ends before its first use, as far as the
+     * budget has room for buffers that live longer (with budget 0, without making the plan larger).
+     * If 0 (default), it begins immediately before its first use. Overlap never makes a budget
+     * infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores it. */
     int overlap;
 } gckpt_rank_options;
 
@@ -1282,9 +1261,8 @@ typedef struct {
         int as_built;
     } schedule;
     struct {
-        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model that is the
-         * same on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction.
-         */
+        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model, the same on
+         * every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction. */
         const gckpt_cost *by_id;
         int count; /* length of by_id: highest id + 1 */
     } costs;
@@ -1500,12 +1478,11 @@ typedef struct {
 
 #ifndef GCKPT_NO_DEVICES
 /* >>api-backend -----------------------------------------------------------------------------------
- * A backend executes plans. The default is the CPU; set gckpt_plan_desc.backend and
- * gckpt_exec_desc.backend to use another. A backend is a table of functions, one constant object
- * that is identified by its address. The executor interprets the plan and calls them. If a backend
- * has its own memory, arena, parameters, state, feeds and sums of losses are there, and only its
- * functions touch them (between steps the store also copies parameters and state). Between steps
- * the store knows which copy of a parameter is newest: gckpt_store_pull.
+ * A backend executes plans. It is a table of functions, one constant object that is identified by
+ * its address. The executor interprets the plan and calls them. If a backend has its own memory,
+ * arena, parameters, state, feeds, constants and sums of losses are there, and only its functions
+ * touch them (between steps the store also copies parameters and state, and knows which copy is the
+ * newest: gckpt_store_pull).
  *
  * An executor calls from one thread, several executors from several; executors of one store on
  * different backends alternate by whole steps. Calls take effect in order. A backend with its own
@@ -1640,7 +1617,7 @@ typedef struct {
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */
-    const gckpt_hyper *hyper;    /* options of this step */
+    const gckpt_hyper *options;    /* options of this step */
 } gckpt_update;
 /* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
  * unless its BARRIER has run: a step changes all parameters or none. */
@@ -1672,8 +1649,7 @@ typedef struct {
     unsigned debug;    /* GCKPT_DEBUG_..; default 0 */
     gckpt_isa isa;     /* kernels to use, for tests; E_ARG if they cannot run here; default AUTO */
     /* The backend of the plan, which must outlive the executor; NULL selects the CPU. `arena` is
-     * then in its memory. Parameters and state are copied to it and, when its last executor is
-     * freed, back. It also holds the feeds of a micro-batch, constants and sums. */
+     * then in its memory, and so are parameters and state until its last executor is freed. */
     const gckpt_backend *backend;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
@@ -1736,11 +1712,11 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 #ifndef GCKPT_NO_TRAINING
 /* Runs a step of `rows` rows: all micro-batches, division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
+                                  int64_t rows, const gckpt_hyper *options, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
  * the graph's rows, and no loss but the first may count targets (regularisers do not). */
-GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *options);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
@@ -1748,7 +1724,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
  * GCKPT_MORE. Feeds must stay in place. Starting another step abandons this one, but not the
  * updates that it has done. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                        int64_t rows, const gckpt_hyper *hyper);
+                                        int64_t rows, const gckpt_hyper *options);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction
 gckpt_next_instruction(const gckpt_exec *exec); /* at the end of the step a FORWARD of id -1 */
@@ -1773,23 +1749,10 @@ GCKPT_API int gckpt_threads(void);
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
 #endif
-#ifdef _WIN32
-#pragma pop_macro("hyper")
-#endif
 #endif /* GRADCKPT_H */
 
 #if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
 #define GRADCKPT_IMPLEMENTED
-#ifdef _WIN32 /* <windows.h> defines these */
-#pragma push_macro("far")
-#pragma push_macro("hyper")
-#pragma push_macro("near")
-#pragma push_macro("small")
-#undef far
-#undef hyper
-#undef near
-#undef small
-#endif
 
 #include <float.h>
 #include <stdarg.h>
@@ -1800,14 +1763,10 @@ GCKPT_API int gckpt_threads(void);
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sys/vfs.h>
-#endif
 #else
 #define GCKPTI_POSIX 0
 #endif
@@ -2007,14 +1966,10 @@ enum { GCKPTI_TEXT_BYTES = GCKPTI_WITH_TEXT ? 256 : 1 }; /* bytes of an error te
  * Services that know nothing of tensors. base/config.h has everything that depends on the compiler,
  * the system and macros; it alone includes the system's headers.
  *
- * Every object that can report an error begins with a gckpti_object, which gckpti_error fills. All
- * memory comes from a gckpti_allocator: the user's functions, a block of the user's, or the heap.
- * gckpti_grow grows an array; gckpti_scratch is memory that is freed all at once. gckpti_text
- * formats into a buffer of fixed size, gckpti_sink writes bytes to a callback. gckpt_parallel runs
- * work items on the threads of a gckpti_runner: a pool of the program's own, or OpenMP's.
+ * All memory comes from a gckpti_allocator: the user's functions, a block of the user's, or the
+ * heap. A gckpti_text is a buffer of fixed size, a gckpti_sink writes bytes to a callback.
  * ============================================================================================== */
 
-/* ---- base/text.c ---- */
 /* The first member of every object that can report an error. `sticky` (graphs) keeps the first
  * error of building; each later call replaces `last`. */
 #define GCKPTI_MAGIC 0x67636b70u
@@ -2067,7 +2022,6 @@ typedef struct {
 /* Writes formatted text of at most 511 bytes; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
 
-/* ---- base/memory.c ---- */
 typedef struct {
     gckpt_memory desc;
     size_t used, name_bytes; /* of a block: bytes used at its begin, and by names at its end */
@@ -2114,7 +2068,6 @@ typedef struct {
 
 GCKPTI_INLINE void gckpti_set_min(int *to, int value) { *to = value < *to ? value : *to; }
 
-/* ---- base/shape.c ---- */
 
 /* Number of elements: of the first `axes` axes; of all; of all but the last (rows); of a row. */
 GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
@@ -2152,7 +2105,7 @@ typedef struct {
                          void *context); /* the program's own function, or NULL */
     void *user;
     struct gckpti_team *team; /* NULL outside gckpti_with_team */
-    /* Called by gckpt_parallel between items, about every 20 us, on the thread that runs main of
+    /* Called by gckpt_parallel after each chunk of items, on the thread that runs main of
      * gckpti_with_team only; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;
@@ -2212,49 +2165,42 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
 /* Prints six significant digits (0.0123457, 12345.7, 1.5e-09), for people, not for parsing. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
-    int point = 6; /* digits before the decimal point */
-    if (value < 0) {
+    char d[8];
+    gckpti_text number = { d, sizeof d - 1 };
+    int exponent = value < 0 || value > 0 ? 5 : 0; /* of the first digit */
+    if (value < 0)
         gckpti_text_put(t, "-", 1);
-        value = -value;
-    }
+    value = value < 0 ? -value : value;
     if (!(value <= DBL_MAX)) {
         gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    for (; value >= 1e6; point++)
+    for (; value >= 999999.5; exponent++)
         value /= 10;
-    for (; value > 0 && value < 1e5; point--)
+    for (; value > 0 && value < 99999.5; exponent--)
         value *= 10;
-    uint64_t digits = (uint64_t)(value + 0.5); /* six digits, or 1000000, or 0 */
-    char d[24];
-    gckpti_text number = { d, sizeof d - 1 };
-    gckpti_text_uint(&number, digits);
+    gckpti_text_uint(&number, (uint64_t)(value + 0.5));
     int n = (int)(number.end - d);
-    point += n > 6;
-    int exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
-    point = exponent || !digits ? 1 : point;
     while (n > 1 && d[n - 1] == '0')
         n--;
+    const int plain = exponent >= -4 && exponent <= 8, point = plain ? exponent + 1 : 1;
     for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
         if (i == point)
             gckpti_text_put(t, ".", 1);
         gckpti_text_put(t, i < 0 || i >= n ? "0" : d + i, 1);
     }
-    if (exponent) {
-        gckpti_text_put(t, "e", 1);
-        gckpti_text_int(t, exponent);
-    }
+    if (!plain)
+        gckpti_text_add(t, "e%i", exponent);
 }
 
-/* Prints a shape. An invalid one may have any number of axes: at most GCKPT_MAX_DIMS are read. */
+/* Prints a shape, the sizes of which are read only if their number is valid. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
-    int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
-    for (int i = 0; i < s->n && known; i++)
-        gckpti_text_add(t, i ? ",%I" : "[%I", s->d[i]);
-    if (!known)
-        gckpti_text_add(t, "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
-    gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
+    const int valid = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
+    gckpti_text_add(t, valid ? "[" : "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
+    for (int i = 0; valid && i < s->n; i++)
+        gckpti_text_add(t, i ? ",%I" : "%I", s->d[i]);
+    gckpti_text_put(t, "]", 1);
 }
 
 /* Appends formatted text; directives are those of gckpt_fail. */
@@ -2797,7 +2743,7 @@ GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
         large |= (uint64_t)s->d[i] > limit / n;
         n *= large ? 1 : (size_t)s->d[i];
     }
-    return large ? "that is more than this machine can address" : NULL;
+    return large ? "too many axes or elements for this machine" : NULL;
 }
 
 GCKPT_API void gckpt_sum_add(float *sum, float *comp, float x) { gckpti_sum_add(sum, comp, x); }
@@ -2827,29 +2773,24 @@ typedef struct {
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t ranges, chunk, item_cost;
+    int64_t ranges, chunk;
     const gckpti_runner *runner;
     gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
 /* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
- * calls poll between them. */
+ * calls poll after each chunk. */
 static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
                                int polls)
 {
-    int64_t done = 0;
     for (int64_t k = 0; k < loop->ranges; k++) {
         gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
         int64_t i, end;
         while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
-            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++) {
+            for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++)
                 loop->body(loop->context, i, worker);
-                done += polls ? loop->item_cost : 0;
-                if (done >= 1 << 18) {
-                    loop->runner->poll(loop->runner->poll_context);
-                    done = 0;
-                }
-            }
+            if (polls)
+                loop->runner->poll(loop->runner->poll_context);
         }
     }
 }
@@ -2977,11 +2918,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
     if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
-        const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
         gckpti_parallel_loop loop;
-        loop.body = item, loop.context = context, loop.runner = runner,
-        loop.item_cost = capped_cost;
-        loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
+        loop.body = item, loop.context = context, loop.runner = runner;
+        loop.chunk = 1 + 65536 / (1 + (cost <= 0 ? 0 : cost < 65536 ? cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
         loop.ranges = workers < (int64_t)GCKPTI_RANGES ? workers : (int64_t)GCKPTI_RANGES;
@@ -3690,11 +3629,11 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
     static const float c[7] = { -0.333332956f,   0.133323461f,   -0.0538798459f,  0.0214866754f,
                                 -0.00794600882f, 0.00230121962f, -0.000358392805f };
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
-    FLOATS small = V(fma)(a * z, V(horner7)(z, c), a);
+    FLOATS inner = V(fma)(a * z, V(horner7)(z, c), a);
     p = V(exp_reduce)(V(vmin)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
-    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), inner, p), V(sign_bit)(x));
 }
 
 /* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
@@ -3707,12 +3646,12 @@ GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
     static const float tail[7] = { 1.1286943f,     0.634969711f,     0.106530547f,   -0.0240097791f,
                                    0.00375733338f, -0.000350555201f, 1.39585973e-05f };
     FLOATS a = V(abs)(x), b = V(vmin)(V(set1)(4.0f), a), r, t, p, s;
-    FLOATS small = V(fma)(a, V(horner7)(a * a, middle), a);
+    FLOATS inner = V(fma)(a, V(horner7)(a * a, middle), a);
     p = V(fma)(V(horner7)(b, tail), -b, V(zero)());
     p = V(exp_reduce)(p, &r, &t);
     s = V(from_exponent)(V(rounded_int)(t) + 127u);
     p = V(fnma)(r * s, p, 1.0f - s);
-    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), small, p), V(sign_bit)(x));
+    return V(bit_or)(V(if_less)(a, V(set1)(1.0f), inner, p), V(sign_bit)(x));
 }
 
 /* Splits a finite x > 0 into m * 2^n, 2/3 <= m < 4/3; a subnormal is scaled by 2^23 first. */
@@ -4205,8 +4144,8 @@ GCKPTI_INLINE int gckpti_self_test(void)
                                           { -1.9369631e13f, 2.1513551e-7f, -1.7354427e-24f },
                                           { -4.1369128e-25f, 1.69365241e-21f, 9.18382988e-41f } };
     static const uint32_t fma_result[3] = { 0xbe7916a3u, 0xca7e56dfu, 0x00010001u };
-    volatile float small = 1e-30f, tiny = 1e-10f, big = 33554432.0f, one = 1.0f;
-    volatile float product = small * tiny;
+    volatile float least = 1e-30f, tiny = 1e-10f, big = 33554432.0f, one = 1.0f;
+    volatile float product = least * tiny;
     if (gckpti_bits(product) != 0x000116c2u)
         return 1;
     for (int i = 0; i < 3; i++) {
@@ -4345,7 +4284,7 @@ struct gckpt_store {
     size_t count, capacity;
     size_t elements;          /* number of all values except external ones */
     gckpti_binding *bindings; /* list of the store's executors */
-    int bound; /* nonzero once an executor was created */
+    int bound;                /* nonzero once an executor was created */
     gckpti_note *notes;
     size_t note_count, note_capacity;
 #ifndef GCKPT_NO_RANKS
@@ -4415,7 +4354,6 @@ GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
 #define gckpti_close_mirrors(s, b)     ((void)(s))
 #endif
 
-/* ---- store/values.c ---- */
 
 
 enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be even */
@@ -4497,8 +4435,6 @@ static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 19 };
 enum { GCKPTI_INT4_ZERO = 18 }; /* place of the zero point in a block of I4 */
 enum { GCKPTI_INT8_MAX = 127 * 65504, GCKPTI_INT4_MAX = 8 * 65504 };
-enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
-
 /* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
 typedef struct {
     const char *name, *type; /* for error texts; dtype in files */
@@ -4506,7 +4442,7 @@ typedef struct {
     int block, block_bytes;  /* values that are stored together: 1, or GCKPTI_QUANT_BLOCK */
     double limit;            /* greatest magnitude that `write` can convert */
     const char *beyond;      /* values that `write` refuses, for error texts */
-    /* Converts n values, at most GCKPTI_KIND_READ or one block, to floats. */
+    /* Converts n values, at most 16 or, of a kind with blocks, one block, to floats. */
     void (*read)(const void *from, int64_t n, float *y);
     /* Converts n floats, as many at most. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, void *to);
@@ -4569,6 +4505,15 @@ static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed 
     return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, u->row, at);
 }
 
+/* Returns u without the elements before `at`, the start of a row. */
+static inline gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
+{
+    gckpti_compressed rest = *u;
+    rest.quantised = gckpti_compressed_at(u, at);
+    rest.n -= at;
+    return rest;
+}
+
 /* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
@@ -4577,8 +4522,6 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
 
 
 
-
-/* ---- quant/ops.c ---- */
 /* Decompresses all elements to all->to. */
 GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compressed *all);
 #define gckpti_cpu_dequantise gckpti_decompress_all
@@ -4589,7 +4532,6 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
 #define GCKPTI_IF_COMPRESSED(call)            (void)0
-#define gckpti_storage_name(storage)          ((void)(storage), "F32")
 #define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
 #define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
 #define gckpti_unpack_shape(kind, shape)      1
@@ -4777,12 +4719,6 @@ GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage)
     return storage >= 0 && storage < count ? &gckpti_kinds[storage] : NULL;
 }
 
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)storage);
-    return kind ? kind->name : "not a gckpt_storage";
-}
-
 /* Returns the bytes of n values of one row. */
 static int64_t gckpti_blocks_bytes(const gckpti_storage_kind *kind, int64_t n)
 {
@@ -4815,7 +4751,7 @@ GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *
     const int64_t scale = unit - kind->block; /* bytes that a short block has in addition */
     if (kind->block == 1)
         return 1;
-    if (shape->n < 2 || last > INT64_MAX / unit || (left && (scale < 0 || left <= scale)))
+    if (shape->n < 2 || (left && (scale < 0 || left <= scale)))
         return 0;
     shape->d[shape->n - 1] = last / unit * kind->block + (left ? left - scale : 0);
     return 1;
@@ -5144,6 +5080,7 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int6
 /* >>quant/rows */
 #ifndef GCKPT_NO_QUANT
 /* ---- dequantisation ---- */
+enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
@@ -5160,15 +5097,6 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
         from += blocks ? kind->block_bytes - kind->block + size : count * kind->bytes;
         i = i + count == row ? 0 : i + count;
     }
-}
-
-/* Returns u without the elements before `at`, the start of a row. */
-GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
-{
-    gckpti_compressed rest = *u;
-    rest.quantised = gckpti_compressed_at(u, at);
-    rest.n -= at;
-    return rest;
 }
 
 /* Returns a description of a parameter's values on the host, without destination. */
@@ -5493,8 +5421,8 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 }
 
 /* Makes a new parameter use values that others own. Without `writable` q is always frozen. */
-GCKPTI_FN void gckpti_use_values(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
-                                 const void *values, int writable)
+GCKPTI_FN void gckpti_set_external(gckpt_store *s, gckpti_param *q, gckpt_storage storage,
+                                   const void *values, int writable)
 {
     s->elements -= (size_t)q->p.elements;
     q->p.storage = storage;
@@ -5691,7 +5619,7 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(store, q, storage, values, writable);
+    gckpti_set_external(store, q, storage, values, writable);
     return gckpti_ok(store);
 }
 
@@ -5921,7 +5849,6 @@ GCKPTI_COLD_END
  * has no batch axis. gckpt_apply adds ops; a graph keeps its first error (gckpti_fail).
  * ============================================================================================== */
 
-/* ---- graph/tensor.c ---- */
 enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
 struct gckpt_tensor {
@@ -5964,7 +5891,6 @@ struct gckpt_graph {
     size_t count, segment_count;
     int segment;                  /* the open segment, or -1 */
     int top_segments;             /* number of outermost segments */
-    int param_limit;              /* 1 + the greatest store index of its parameters */
     int64_t rows;                 /* rows of every input; 0 before the first input */
     const gckpt_tensor *variable; /* its first variable, or NULL */
     /* Checks each new op of a graph with variables (op NULL: a view of another shape). Returns 0
@@ -6119,9 +6045,6 @@ static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name,
                            "\"%s\": the type must be GCKPT_F32 or GCKPT_I32, or, of an input, "
                            "GCKPT_U8",
                            name);
-    if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
-        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
-                           shape->n, GCKPT_MAX_DIMS);
     if (!gckpti_shape_fits(shape))
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
@@ -6180,7 +6103,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "param \"%s\": it is %S here, but %S in the store: use another name",
                            name, &shape, &s->params[index].p.shape);
-    for (size_t i = 0; index >= 0 && index < graph->param_limit && i < graph->count; i++)
+    for (size_t i = 0; index >= 0 && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
     gckpt_tensor *t = gckpti_leaf_new(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
@@ -6196,7 +6119,6 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         }
         index = (int)s->count - 1;
     }
-    graph->param_limit = index < graph->param_limit ? graph->param_limit : index + 1;
     t->index = index;
     t->init = init;
     t->batch_invariant = 1;
@@ -6345,7 +6267,8 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
     return call;
 }
 
-/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. */
+/* Returns 1 if the inputs (not NULL) suit the op; else sets the graph's error and returns 0. (A
+ * graph keeps only its first error.) */
 static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
 {
     static const char *const types[] = { "f32", "i32", "u8" };
@@ -6355,19 +6278,20 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
                                                       : op->flags & GCKPT_INDEX(i) ? GCKPT_I32
                                                                                    : GCKPT_F32;
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
-        int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
-        else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+        if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
-        else if (in[i]->base->running != needs_running && (needs_running || op->backward))
+        if (op->needs[i] & GCKPT_UPDATES_RUNNING && !in[i]->base->running)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be a gckpt_running", op->name, i,
+                        in[i]);
+        if (in[i]->base->running && op->backward && !(op->needs[i] & GCKPT_UPDATES_RUNNING))
             gckpti_fail(g, GCKPT_E_ARG,
-                        needs_running ? "%s: input %i, %T, must be a gckpt_running"
-                                      : "%s: input %i, %T, is measured, not trained: only ops that "
-                                        "measure and gckpt_detach can read it",
+                        "%s: input %i, %T, is measured, not trained: only ops that measure and "
+                        "gckpt_detach can read it",
                         op->name, i, in[i]);
-        else if (type != needed && !any)
+        if (type != needed && !any)
             gckpti_fail(g, GCKPT_E_ARG,
                         type == GCKPT_U8 && needed == GCKPT_F32
                             ? "%T is %s, %s needs %s: gckpt_from_u8 makes floats of it"
@@ -6393,7 +6317,7 @@ static int gckpti_check_classes(const gckpt_op *op, gckpt_tensor *const *in, con
     return 1;
 }
 
-/* Sets the error of a graph whose op's shape() failed without a text; returns NULL. */
+/* Adds the inputs to the error of an op's shape(), or sets one if it has no text; returns NULL. */
 static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
                                         gckpt_tensor *const *in, int n)
 {
@@ -6568,7 +6492,6 @@ GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
 }
 
-/* ---- ops/loops.h ---- */
 /* Reductions of a row, in 32 lanes as in num/sums.h. */
 enum {
     GCKPTI_ROW_SUM,
@@ -6811,7 +6734,6 @@ GCKPTI_INLINE gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
     return row;
 }
 
-/* ---- ops/losses.c ---- */
 /* Returns whether cap is 0 or 1e-30..1e30, where scores and 1 / cap keep their digits. */
 static inline int gckpti_is_valid_cap(float cap)
 {
@@ -8753,7 +8675,6 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
 
-/* ---- ops/gemm.c ---- */
 /* Runs work items item(call, i) that need no scratch and no other state. */
 GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
                                void (*item)(const gckpt_call *call, int64_t i));
@@ -14525,12 +14446,12 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     int64_t narrow = 2 * GCKPTI_PANEL;
     if (t->m == 1) /* b in long runs */
         narrow = t->k > t->n ? 128 : 512;
-    int small = t->m * t->n * t->k < 65536;
+    int brief = t->m * t->n * t->k < 65536;
     const int64_t low = t->k < 4 * HIGH ? 4 * GCKPTI_STRIP : GCKPTI_STRIP;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
-    int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
+    int64_t items = brief || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
-    for (int64_t count = 1; count < items || (s->rows > HIGH && !small); count *= 2)
+    for (int64_t count = 1; count < items || (s->rows > HIGH && !brief); count *= 2)
         if (count < items && s->cols > narrow &&
             (t->b.stride != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_ceil_to((s->cols + 1) / 2, GCKPTI_PANEL);
@@ -15534,7 +15455,6 @@ typedef struct {
  *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
-/* ---- plan/plan.c ---- */
 /* Types of flags, ids and indices in plans: small in builds that only run compiled plans. */
 #if GCKPTI_IS_SMALL
 typedef unsigned char gckpti_byte;
@@ -15924,7 +15844,6 @@ typedef struct gckpti_planner {
     double store_all_peak;              /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
-/* ---- plan/tensors.c ---- */
 
 
 /* Returns the bytes of t's value in the arena. */
@@ -16008,7 +15927,6 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 
 /* >>dist/plan */
 
-/* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
@@ -20307,7 +20225,6 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- search/bound.c ---- */
 enum { GCKPTI_POINTS = 8 }; /* most points of a model */
 
 /* Cut tables of a point: the hull, and hulls with copies at 1/2, 1/4 and none of their cost, which
@@ -20375,7 +20292,6 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 /* Returns a lower bound of the arena bytes of any schedule of the model. */
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 
-/* ---- search/search.c ---- */
 /* The most nodes of a graph for which the search does this: */
 enum {
     GCKPTI_SMALL_N = 100,  /* tries most initials; lets each node be a stage */
@@ -22400,9 +22316,9 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
-    const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
-    const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : grouped ? 0 : 2;           /* initials beyond the limit */
+    const int grouped = k % GCKPTI_LEVEL_GROUP > 0, few_nodes = s->p->nodes <= GCKPTI_SMALL_N;
+    const int perturbs = few_nodes ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
+    const int tries = few_nodes ? 6 : grouped ? 0 : 2;           /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -23826,7 +23742,7 @@ struct gckpt_exec {
     } losses;
     struct { /* update */
         double grad_norm;
-        gckpt_hyper hyper;
+        gckpt_hyper options;
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
@@ -24318,7 +24234,7 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
     gckpti_poll_pending(e->group, &c, max_pending);
 }
 
-/* runner.poll: kernels call it between work items, so that pending collectives advance. */
+/* runner.poll: kernels call it between chunks of items, so that pending collectives advance. */
 GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
 {
     gckpti_process_group *group = (gckpti_process_group *)group_context;
@@ -25471,7 +25387,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     must_match[4] = gckpti_hash_exchanges(e);
-    must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
+    must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.options, sizeof e->update.options);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
     result = gckpti_agree_on_call(e, GCKPTI_CALL_STEP, rows, result);
@@ -26429,8 +26345,8 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
 
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
 {
-    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
-    return hyper;
+    const gckpt_hyper options = { lr, 0, 0, 0, 0, 0, 0 };
+    return options;
 }
 
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
@@ -26490,8 +26406,8 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     }
     e->update.grad_norm = gckpti_sqrt_double(sum);
     e->update.clip_scale =
-        e->update.hyper.clip > 0 && e->update.grad_norm > (double)e->update.hyper.clip
-            ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
+        e->update.options.clip > 0 && e->update.grad_norm > (double)e->update.options.clip
+            ? (float)((double)e->update.options.clip / e->update.grad_norm)
             : 1;
     return bad;
 }
@@ -26501,7 +26417,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 static void gckpti_set_pass_constants(const gckpt_exec *e, const gckpti_plan_param *param,
                                       const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
 {
-    const gckpt_hyper *h = &e->update.hyper;
+    const gckpt_hyper *h = &e->update.options;
     gckpt_update_constants *constants = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_hyper_value(h->beta1, 0.9f),
           beta2 = gckpti_hyper_value(h->beta2, 0.999f);
@@ -26551,7 +26467,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpt_cal
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
     u.step = step;
-    u.hyper = &e->update.hyper;
+    u.options = &e->update.options;
     e->desc.custom_optimiser(e->desc.user, &u);
     gckpti_mark_changed(q, GCKPTI_HOST);
     (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
@@ -27483,8 +27399,8 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
                             "so (gckpt_store_quantise), or make a new plan",
-                            who, name, gckpti_storage_name(q->p.storage),
-                            gckpti_storage_name((gckpt_storage)planned->storage));
+                            who, name, gckpti_kind_of((int)q->p.storage)->name,
+                            gckpti_kind_of(planned->storage)->name);
     if ((planned->trained || planned->running) && q->p.frozen)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" was frozen after planning; make a new plan", who, name);
@@ -27763,7 +27679,7 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
 
 /* Checks the request against the plan, and resets the state of the step. */
 static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal goal,
-                                     const gckpt_hyper *hyper)
+                                     const gckpt_hyper *options)
 {
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
@@ -27775,11 +27691,11 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
                             inference
                                 ? "forward: this plan trains; make one with GCKPT_INFERENCE"
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
-    if (!inference && !hyper)
+    if (!inference && !options)
         return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL; gckpt_hyper_lr makes one");
-    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
+    if (!inference && gckpti_check_hyper(e, options) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (!inference && p->update_in_backward && hyper->clip > 0)
+    if (!inference && p->update_in_backward && options->clip > 0)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: clip needs all gradients before the first update; this plan updates in "
@@ -27787,8 +27703,8 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     gckpt_result result = gckpti_sync_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (hyper)
-        e->update.hyper = *hyper;
+    if (options)
+        e->update.options = *options;
     e->step.number = e->store->step;
     e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
@@ -27831,11 +27747,12 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 
 /* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+                                           int64_t rows, gckpti_goal goal,
+                                           const gckpt_hyper *options)
 {
     if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
+    gckpt_result result = gckpti_init_step(e, rows, goal, options);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
@@ -27929,9 +27846,9 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
 /* >>training/step */
 #ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+                                  int64_t rows, const gckpt_hyper *options, gckpt_report *report)
 {
-    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, hyper);
+    gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, options);
     return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
@@ -27949,9 +27866,9 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
 }
 
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                        int64_t rows, const gckpt_hyper *hyper)
+                                        int64_t rows, const gckpt_hyper *options)
 {
-    return gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, hyper);
+    return gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_STEP, options);
 }
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
@@ -27973,7 +27890,7 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 
 /* ---- steps whose rows stream in ---- */
 
-GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *options)
 {
     if (!exec)
         return GCKPT_E_ARG;
@@ -27988,7 +27905,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
                                 "step_begin: loss #%i has a count of its own, which is not known "
                                 "while rows stream in; use gckpt_step",
                                 exec->plan->terms[i].id);
-    return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
+    return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, options);
 }
 
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -28069,8 +27986,7 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
  * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
  * not end in #state and a digit. "optimiser" is gckpt_optimiser + 1, or 0 if none. All state is of
  * that optimiser after `step` updates, except where "NAME#updates" has another optimiser and number
- * of updates: above, b's state is that of MOMENTUM after 15 updates. (Version 0.1 had no such keys;
- * other programs may reorder them.)
+ * of updates: above, b's state is that of MOMENTUM after 15 updates.
  * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
  * The state of desc.state_bytes is one tensor "NAME#state0" of U8, in the machine's byte order.
  * Loading replaces all state: state that is not in the file becomes zero. An external parameter
@@ -28683,7 +28599,8 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     const int64_t begin = e->offsets[0], end = e->offsets[1];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     int64_t bytes = end - begin;
-    for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
+    e->shape.n = axes;
+    for (int i = 0; i < axes && i < GCKPT_MAX_DIMS; i++)
         if (!e->shape.d[i]) {
             bytes = 0;
             e->ignored = 1;
@@ -28691,10 +28608,9 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     if (!e->ignored) {
         while (kind && strcmp(type, kind->type))
             kind = gckpti_kind_of(++e->type);
-        if (axes > GCKPT_MAX_DIMS)
-            return gckpti_refuse(load, GCKPT_E_DATA, e,
-                                 "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
-                                 GCKPT_MAX_DIMS);
+        if (!gckpti_shape_fits(&e->shape))
+            return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s; reshape it, " GCKPTI_LEAVE_OUT,
+                                 &e->shape, gckpti_shape_problem(&e->shape));
         e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
         kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
         if (GCKPTI_HAS_COMPRESSED && kind && kind->block > 1 &&
@@ -28709,9 +28625,6 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
                                  e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
-        if (!gckpti_shape_fits(&e->shape))
-            return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
-                                 gckpti_shape_problem(&e->shape));
         bytes = e->bytes ? e->shape.d[0]
                          : gckpti_storage_bytes(e->type, gckpti_last(&e->shape),
                                                 gckpti_elements(&e->shape));
@@ -28881,7 +28794,8 @@ static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e)
     if (e->param < load->old_params || !gckpti_little_endian() ||
         (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes)
         return;
-    gckpti_use_values(load->store, q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
+    gckpti_set_external(load->store, q, (gckpt_storage)e->type, at,
+                        !e->type && load->desc->writable);
     e->ignored = 1;
 }
 
@@ -29236,11 +29150,7 @@ char *(realpath)(const char *path, char *resolved);
 #elif defined(_WIN32) /* declared as in <windows.h>; rename() cannot replace files there */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
-#ifdef PATH_MAX /* bytes that realpath may write */
-enum { GCKPTI_PATH_MAX = PATH_MAX };
-#else
-enum { GCKPTI_PATH_MAX = 4096 };
-#endif
+enum { GCKPTI_PATH_MAX = 4096 }; /* bytes that realpath may write: no PATH_MAX is greater */
 
 static void gckpti_record_errno(gckpti_file *file, int is_error)
 {
@@ -29292,17 +29202,6 @@ static int gckpti_sync(int fd)
         return 0;
 #endif
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
-}
-
-/* Returns 1 if a file is on FAT, as far as this system knows. */
-static int gckpti_is_on_fat(const char *path)
-{
-#ifdef __linux__
-    struct statfs s;
-    return !statfs(path, &s) && s.f_type == 0x4d44; /* MSDOS_SUPER_MAGIC */
-#else
-    return (void)path, 0;
-#endif
 }
 
 /* Syncs the folder of `path`, so that its new name is on disk; cuts `path` to that folder. */
@@ -29368,21 +29267,22 @@ static FILE *gckpti_open_temporary(const char *name, int mode)
 }
 
 /* Renames the flushed file so that it survives a power cut; cuts the string `target` to its folder.
- * Returns 0 if the rename failed. On FAT, the replaced file stays open, or its clusters would be
- * freed before its entry; the new file is synced after the folder, or it could have two names. */
+ * Returns 0 if the rename failed. FAT needs two things more than other file systems: the replaced
+ * file stays open, or its clusters would be freed before its entry; the new file is synced after
+ * the folder, or it could have two names. */
 static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *target)
 {
     file->action = "put it in place; is that in use";
 #if GCKPTI_POSIX
-    const int on_fat = gckpti_is_on_fat(temporary), replaced = on_fat ? open(target, O_RDONLY) : -1;
-    gckpti_record_errno(file, on_fat && replaced < 0 && errno != ENOENT && errno != EACCES);
+    const int replaced = open(target, O_RDONLY);
+    gckpti_record_errno(file, replaced < 0 && errno != ENOENT && errno != EACCES);
     const int placed = !file->error && !rename(temporary, target);
     gckpti_record_errno(file, !placed);
     if (placed) {
         file->action = "see to it that the new file outlasts a power cut";
         file->outcome = ", but it is in place";
         gckpti_sync_folder(file, target);
-        gckpti_record_errno(file, on_fat && gckpti_sync(fileno(file->f)));
+        gckpti_record_errno(file, gckpti_sync(fileno(file->f)));
     }
     if (replaced >= 0)
         close(replaced);
@@ -29433,14 +29333,12 @@ static gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
     gckpti_file file = { NULL, 0,
                          "create a file next to it (.gckpt-tmp); is the folder writable, or does "
                          "another save of it go on",
-                         "? What was there is unharmed" };
+                         "? Nothing was changed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
     errno = 0;
     const int mode = gckpti_resolve_target(&file, path, target);
-    if (GCKPTI_POSIX && mode < 0 && !file.error)
-        file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
     memcpy(temporary + strlen(target), ".gckpt-tmp", 11);
     if (!file.error) {
@@ -29969,12 +29867,6 @@ GCKPTI_COLD_END /* begun in run/modules.h */
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
 #pragma pop_macro("INT64_MAX")
-#endif
-#ifdef _WIN32
-#pragma pop_macro("far")
-#pragma pop_macro("hyper")
-#pragma pop_macro("near")
-#pragma pop_macro("small")
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
 
@@ -30631,9 +30523,8 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 #undef GCKPTI_HALF
 #undef GCKPTI_GATHER
 
-/* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
- * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
- */
+/* Dequantises n values of blocks to x, from value k of block b on, and of rows - 1 (0 or 7) more
+ * rows, `apart` bytes apart, to rows of `width`; k is a multiple of W; storage: a constant. */
 GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, unsigned k, int64_t n,
                                         float *x, int rows, int64_t apart, int64_t width)
 {
@@ -31154,9 +31045,9 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
 /* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
 GCKPTI_INLINED INTS V(rounded)(FLOATS x)
 {
-    const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
+    const INTS u = V(bits)(x), nan = (INTS)(x != x), subnormal = (INTS)((u & 0x7f800000u) == 0);
     const INTS bias = (u >> 16 & 1) + 0x7fff;
-    return ((u + (bias & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+    return ((u + (bias & ~nan)) | (nan & 0x400000u)) & ~(subnormal >> 1) & 0xffff0000u;
 }
 
 /* Stores the upper halves of W words to y. */
