@@ -309,10 +309,10 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     gckpti_run_products(&s.base);
 }
 
-/* Compares roundings to bf16 and small products with the plain kernels: of bf16, of f32, and a chain
- * of bf16. Other rounding, order or flushing shows in rows of a: normal numbers; sums through
- * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an infinity.
- * Products have two blocks, the second of 17 terms. */
+/* Compares roundings to bf16 and small products with the plain kernels: of bf16, of f32, and a
+ * chain of bf16. Other rounding, order or flushing shows in rows of a: normal numbers; sums through
+ * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an
+ * infinity. Products have two blocks, the second of 17 terms. */
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 {
     enum { M = 8, N = 16, K = 49, ODD = 9, ALL = (M + N) * K + ODD };

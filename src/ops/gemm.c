@@ -54,7 +54,7 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;

@@ -320,8 +320,8 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Adds the gradients of a block's rows to dwh and dbias. Plain kernels, whose block is one row, read
- * h where it is: in h0, in the output and, from the row's length on, in s->zero. */
+/* Adds the gradients of a block's rows to dwh and dbias. Plain kernels, whose block is one row,
+ * read h where it is: in h0, in the output and, from the row's length on, in s->zero. */
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
     const int64_t n = s->units, all = s->block * s->steps;
