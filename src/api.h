@@ -825,8 +825,8 @@ typedef struct {
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
     GCKPT_ISA_PLAIN, /* the plain kernels: the definition of the numbers */
-    GCKPT_ISA_C,     /* the fast kernels in plain C, without vector instructions */
-    GCKPT_ISA_NEON,
+    GCKPT_ISA_C,     /* the fast kernels in plain C, of vectors of 4 floats */
+    GCKPT_ISA_NEON,  /* the same, which compilers make of NEON on ARM64 */
     GCKPT_ISA_AVX2, /* AVX2 and FMA */
     GCKPT_ISA_AVX512,
     GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans; AUTO selects it for these only */

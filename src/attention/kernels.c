@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_ATTENTION
 /* ---- attention ---- Scores are stored as (key,query): the softmax of a query then runs down a
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
- * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
+ * queries by 64 keys; the operands of their products are packed, in rows of whole vectors. The
  * products use V(tiles): terms of all rows of a tile, and row by row those of some rows. */
 /* The terms first..end-1 of some rows of c; all rows add those from `full` to `full_end`, row i of
  * the others only `span` terms from i + low on. */
@@ -79,15 +79,6 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
         if (t.full_end < t.end)
             V(attn_corner)(&t, u, rows, n, t.full_end, t.end);
     }
-}
-
-/* Packs rows of a head, which are `c` floats apart in x, into rows of d_vec floats in d. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
-                                    float *d)
-{
-    for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
-        for (int64_t j = 0; j < h->d; j += W)
-            V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
 GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)

@@ -1,11 +1,4 @@
 #ifndef GCKPT_NO_ATTENTION
-/* exp of x <= GCKPTI_EXP_MAX (no check for overflow) */
-GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
-{
-    FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
-    return V(exp_scale)(p, r, t);
-}
-
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
  * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
@@ -37,7 +30,7 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     }
     top = V(vmax)(V(fma)(V(vmax)(top, other), times, zero), before);
     shift = V(if_less)(lowest, top, top, zero);
-    correction = V(exp_below)(before - shift);
+    correction = V(exp)(before - shift);
     /* e[l] is lanes l and l + 16 of the 32 lanes of a column's sum; lane l has rows l and l + 32 */
     for (int l = 0; l < 16; l += 2) {
         FLOATS s[8];
@@ -45,7 +38,7 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
             const int64_t j = l + i / 2 * 16 + i % 2;
             s[i] = V(set1)(-0.0f); /* -0 for a missing row: adds nothing */
             if (j < n && j >= first_row)
-                s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_QK_TILE), times, zero) - shift);
+                s[i] = V(exp)(V(fma)(V(load)(x + j * GCKPTI_QK_TILE), times, zero) - shift);
             if (j < n && j > diagonal)
                 s[i] = V(blend_n)(j - diagonal, zero, s[i]);
             if (j >= first_row && j < first_row + W - 1)
@@ -130,7 +123,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t hea
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
     gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
-    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
+    const int64_t row = gckpti_ceil_to(h->d, W); /* of v */
+    gckpti_attn_gemm values = { 1, TILE, row, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = gckpti_attn_at_q(h, head) + first * h->c, keys = gckpti_attn_at_k(h, head);
@@ -153,7 +147,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t hea
         V(heads_online)(h, p, m, n, ahead - j, &online);
         if (!out)
             continue;
-        V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
+        V(pack)(call->in[2].data + at_j, h->kv_c, 1, h->d, n, v, row);
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
             V(rescale)(out + r * h->c, online.factor[r], h->d);
@@ -179,7 +173,7 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
         FLOATS x = s, y;
         if (mask)
             x = s + V(load)(mask + i);
-        x = V(exp_below)(x - V(load)(lse + i));
+        x = V(exp)(x - V(load)(lse + i));
         V(store)(p + i, x);
         if (!ds)
             continue;
@@ -198,8 +192,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t he
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
     gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
-    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h };
-    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
+    const int64_t row = gckpti_ceil_to(h->d, W); /* of q, g and k */
+    gckpti_attn_gemm dkv_tile = { TILE, 1, row, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h };
+    gckpti_attn_gemm dq_tile = { 1, TILE, row, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
     int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -213,9 +208,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t he
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->saved + head * h->t + first, (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, TILE);
-        V(gather)(h, grad, c, m, g);
+        V(pack)(grad, c, 1, h->d, m, g, row);
         if (dk)
-            V(gather)(h, call->in[0].data + at, c, m, q);
+            V(pack)(call->in[0].data + at, c, 1, h->d, m, q, row);
         if (dq || dk)
             V(pack)(grad, 1, c, m, h->d, gt, TILE);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
@@ -243,7 +238,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t he
                 V(attn_gemm)(&dkv_tile, n, h->d, m, p, g, dv + key);
             dq_tile.from_zero = j == j0 && !call->in[0].accumulate;
             if (dq) {
-                V(gather)(h, call->in[1].data + key, kc, n, k);
+                V(pack)(call->in[1].data + key, kc, 1, h->d, n, k, row);
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
@@ -280,7 +275,7 @@ static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, i
         for (int64_t j = 0; j < n; j += W) {
             const FLOATS s = V(fma)(V(load)(p + j), V(set1)(scale), V(zero)());
             const FLOATS a = along ? V(load_n)(mask + j, n - j) : V(set1)(*mask);
-            const FLOATS x = V(exp_below)(s + a - lse), y = V(load)(dp + j) - delta;
+            const FLOATS x = V(exp)(s + a - lse), y = V(load)(dp + j) - delta;
             if (along)
                 V(store_n)(to + j, V(fma)(x, y, V(load_n)(to + j, n - j)), n - j);
             V(store)(p + j, x);

@@ -29,15 +29,12 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Sets operand a of s to m rows of x: in place if possible, else packed. `back` rows before them
- * can be read: a tile of more than m rows begins there. */
+/* Sets operand a of s to m rows of x: in place if possible, else packed. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
-                                        const gckpti_operand *x, int64_t back, int64_t m,
-                                        uint16_t *scratch)
+                                        const gckpti_operand *x, int64_t m, uint16_t *scratch)
 {
-    const int in_place = gckpti_is_in_place(s->kernels, x) && h->d == h->d_block &&
-                         back + m >= s->kernels->tiles[0].row_step;
-    s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
+    const int in_place = gckpti_is_in_place(s->kernels, x, m) && h->d == h->d_block;
+    s->tile.m = in_place ? m : gckpti_ceil_to(m, 16);
     s->tile.a = in_place ? x->halves : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
@@ -82,7 +79,7 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
             end = gckpti_min(k, to);
         if (s.n <= 0 || first >= end)
             continue;
-        tile->m = m, s.rows_before += i, tile->a += i * tile->a_row + first;
+        tile->m = m, tile->a += i * tile->a_row + first;
         tile->b += first / 2 * tile->b_row + j, tile->c += i * tile->c_row + j;
         tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
         tile->blocks = (end - first + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
@@ -150,7 +147,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t head, i
         gckpti_product values = gckpti_product_of(m, d, n, gckpti_matrix(p, 1, TILE), v, out);
         gckpti_packed_product scores = V(head_product)(kernels, q, m, p, TILE);
         rest = b;
-        V(head_set_a)(h, &scores, &k, j % h->s, n, (uint16_t *)rest);
+        V(head_set_a)(h, &scores, &k, n, (uint16_t *)rest);
         V(head_multiply)(&scores, GCKPTI_COLUMNS_FROM, diagonal + 1 < n, diagonal, d);
         V(heads_online)(h, p, m, n, diagonal, &online);
         if (!gckpti_is_set(to))
@@ -199,7 +196,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
         FLOATS x = zero, y = zero;
         if (j < visible && j + W > from) {
             const FLOATS score = V(fma)(V(load)(p + j), times, zero);
-            x = V(exp_below)(score - lse);
+            x = V(exp)(score - lse);
             y = V(load)(ds + j) - delta;
             if (cap > 0.0f)
                 y = y * V(softcap_deriv)(score, inverse);
@@ -233,10 +230,10 @@ static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
     gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, t->n, s->p, GCKPTI_QK_TILE);
     gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, t->n, s->ds, GCKPTI_QK_TILE);
     void *a = s->a;
-    V(head_set_a)(h, &scores, &t->q, t->i, t->m, (uint16_t *)a);
+    V(head_set_a)(h, &scores, &t->q, t->m, (uint16_t *)a);
     V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
     if (t->grad[0] || t->grad[1]) {
-        V(head_set_a)(h, &dp, &t->g, t->i, t->m, (uint16_t *)a);
+        V(head_set_a)(h, &dp, &t->g, t->m, (uint16_t *)a);
         V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
     }
     if (h->cap > 0.0f)

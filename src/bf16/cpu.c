@@ -98,31 +98,28 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 }
 
 /* Computes tile t of n columns; in `temp` if c is NULL or t has fewer rows or columns than tiles
- * need. If an a in place has too few rows, the tile begins with rows before t's. */
+ * need. (A packed a has further rows.) */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
                                   int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int few = exact && t->m < kernel->row_step;
-    const int64_t skip = few ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
-    float *at = temp + skip * GCKPTI_PANEL;
-    const int edge = few || n < t->width;
+    const int64_t m = t->m, rows = exact ? gckpti_ceil_to(m, kernel->row_step) : m;
+    const int edge = rows > m || n < t->width;
     if (edge || !t->c) {
         t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
         if (edge && all.from && !start)
-            gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
+            gckpti_copy_rows(all.from, all.from_row, temp, GCKPTI_PANEL, m, n);
         if (edge && all.from)
             t->from = temp, t->from_row = GCKPTI_PANEL;
     }
     for (int64_t i = 0; start && i < m; i++)
-        s->kernels->widen(start + i * all.bf16_row, (t->c == temp ? at : t->c) + i * t->c_row, n);
+        s->kernels->widen(start + i * all.bf16_row, t->c + i * t->c_row, n);
     if (start)
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
         exact = exact && gckpti_starts_never_flush(t, n);
-    if (few)
-        t->m = kernel->row_step, t->a -= skip * t->a_row;
+    t->m = rows;
     if (edge || !exact)
         t->c_bf16 = NULL;
     if (exact)
@@ -131,9 +128,9 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         t->width = n, gckpti_mixed_tile_scalar(t, s->chain);
     if (all.c_bf16 && !t->c_bf16)
         for (int64_t i = 0; i < m; i++)
-            s->kernels->narrow((edge ? at : t->c) + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
+            s->kernels->narrow(t->c + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
     else if (edge)
-        gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
+        gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
@@ -144,15 +141,12 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
     const int64_t columns =
         s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
-    const int64_t back = s->rows_before;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            m = gckpti_min(all->m - r, kernel->rows),
-            m -= m < kernel->row_step ? 0 : m % kernel->row_step;
-            t.m = m, t.width = gckpti_ceil_to(n, 16);
-            t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
+            t.m = m = gckpti_min(all->m - r, kernel->rows), t.width = gckpti_ceil_to(n, 16);
+            t.a += r * t.a_row, t.b += j;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
@@ -160,7 +154,6 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             gckpti_mixed_run_tile(s, kernel, exact, &t, n,
                                   s->start ? s->start + r * t.bf16_row + j : NULL);
         }
-    s->rows_before = back;
     gckpti_ftz_end(mode);
 }
 
@@ -249,10 +242,9 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             tile->last = gckpti_block_terms(t, w.end);
         const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;
         const gckpti_pack_lanes of_a = { s->kernels, t, &t->a, at_a, tile->m, w.p, tile->blocks };
-        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
+        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep;
         if (s->in_place)
-            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride,
-            w.packed.rows_before = w.i;
+            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
@@ -303,8 +295,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.base.call = call, s.base.t = t, s.base.run_block = gckpti_mixed_c_block;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
-    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
-                 !t->k_period && t->m >= s.kernels->tiles[0].row_step;
+    s.in_place =
+        gckpti_is_in_place(s.kernels, &t->a, t->m) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
     gckpti_products_split(&s.base);
     if (s.base.floats)
@@ -317,36 +309,19 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     gckpti_run_products(&s.base);
 }
 
-/* ---- comparison with the plain kernels ---- */
-
-/* Compares roundings of ties, infinities, NaN and subnormals with gckpti_to_bf16. */
-static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
-{
-    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
-                                         0x7f800001, 0xffffffff, 0x007fffff, 0x80000001 };
-    float x[25];
-    uint16_t narrow[25];
-    int same = 1;
-    for (int i = 0; i < 25; i++)
-        x[i] = gckpti_float(numbers[i % 9]);
-    kernels->narrow(x, narrow, 25);
-    for (int i = 0; i < 25; i++)
-        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
-    return same;
-}
-
-/* Compares a small product with gckpti_mixed_element: two blocks (the second of 17 terms), or a
- * chain. Other rounding, order or flushing shows in its rows: normal numbers; sums through
+/* Compares roundings to bf16 and small products with the plain kernels: of bf16, of f32, and a
+ * chain of bf16. Other rounding, order or flushing shows in rows of a: normal numbers; sums through
  * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an
- * infinity. wide: operands are f32. */
-static int gckpti_product_matches(const gckpti_kernels *kernels, int64_t period, int wide)
+ * infinity. Products have two blocks, the second of 17 terms. */
+GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 {
-    enum { M = 8, N = 16, K = 49 };
+    enum { M = 8, N = 16, K = 49, ODD = 9, ALL = (M + N) * K + ODD };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[(M + N) * K], *const b = a + M * K;
-    float c[M * N], start[M * N], f32[(M + N) * K];
-    int same = 1;
+    static const uint32_t odd[ODD] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                       0x7f800001, 0xffffffff, 0x007fffff, 0x80000001 };
+    uint16_t a[ALL], narrow[ALL], *const b = a + M * K;
+    float x[ALL], c[2][M * N];
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
             b[i * K + p] = numbers[(3 * p + i) % 8];
@@ -358,29 +333,28 @@ static int gckpti_product_matches(const gckpti_kernels *kernels, int64_t period,
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
-    for (int i = 0; i < (M + N) * K; i++)
-        f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
-    const gckpti_operand x = { wide ? f32 : NULL, wide ? NULL : a, K, 1, 0, NULL };
-    gckpti_product t = gckpti_product_of(M, N, K, x, gckpti_operand_at(&x, M * K), c);
-    t.k_period = period, t.accumulate = 1;
+    for (int i = 0; i < ALL; i++)
+        x[i] = i < ALL - ODD ? gckpti_from_bf16(a[i]) * 1.00390625f
+                             : gckpti_float(odd[i - (ALL - ODD)]);
+    gckpti_to_bf16s(x, a, ALL);
+    kernels->mixed->narrow(x, narrow, ALL);
+    int same = !memcmp(a, narrow, sizeof a);
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.kernels = kernels, call.threads = 1;
-    for (int i = 0; i < M * N; i++)
-        c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
-    memcpy(start, c, sizeof start);
-    gckpti_mixed_fast(&call, &t);
-    for (int i = 0; i < M * N; i++) {
-        const uint32_t y = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
-        same = same && (y == gckpti_bits(c[i]) || (y << 1 > 0xff000000u && c[i] != c[i]));
+    for (int k = 0; k < 3; k++) {
+        const gckpti_operand y = { k == 1 ? x : NULL, k == 1 ? NULL : a, K, 1, 0, NULL };
+        gckpti_product t = gckpti_product_of(M, N, K, y, gckpti_operand_at(&y, M * K), c[0]);
+        t.k_period = k == 2, t.accumulate = 1;
+        for (int i = 0; i < M * N; i++)
+            c[0][i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
+        memcpy(c[1], c[0], sizeof c[0]);
+        gckpti_mixed_plain(&call, &t);
+        t.c = c[1];
+        gckpti_mixed_fast(&call, &t);
+        same = same && !memcmp(c[0], c[1], sizeof c[0]);
     }
     return same;
-}
-
-GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
-{
-    return gckpti_product_matches(kernels, 0, 0) && gckpti_product_matches(kernels, 0, 1) &&
-           gckpti_product_matches(kernels, 1, 0) && gckpti_narrow_matches(kernels->mixed);
 }
 
 #if GCKPTI_AMX

@@ -16,10 +16,12 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
         kernels->configure(start);
 }
 
-/* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
-static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
+/* Returns whether tiles can read x, m rows of operand a, in place if all its blocks are whole. */
+static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
+                                     int64_t m)
 {
-    return x->halves && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+    return x->halves && x->k_stride == 1 && m % kernels->tiles[0].row_step == 0 &&
+           2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
 }
 
@@ -43,13 +45,13 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-/* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
- * is in place, rows_before rows before it are readable. start: NULL, or bf16 values at which c
- * starts, in rows like c_bf16. min_exponent: the least exponent of a, or 0 if not computed yet. */
+/* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written.
+ * start: NULL, or bf16 values at which c starts, in rows like c_bf16. min_exponent: the least
+ * exponent of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
-    int64_t n, rows_before;
+    int64_t n;
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;

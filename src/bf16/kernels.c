@@ -31,18 +31,13 @@ GCKPTI_INLINED INTS V(rounded)(FLOATS x)
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
 {
     const INTS r = words >> 16;
-#if GCKPTI_ISA == 3
-    const __m256i halves = _mm512_cvtepi32_epi16((__m512i)r);
-#elif GCKPTI_ISA == 2
+#if GCKPTI_ISA == 2
     const __m256i all = (__m256i)r;
     const __m128i high = _mm256_extracti128_si256(all, 1);
     const __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(all), high);
-#elif GCKPTI_ISA == 1
-    const uint16x4_t halves = vmovn_u32((uint32x4_t)r);
 #else
-    uint16_t halves[W];
-    for (int i = 0; i < W; i++)
-        halves[i] = (uint16_t)r[i];
+    typedef uint16_t narrow __attribute__((vector_size(2 * W)));
+    const narrow halves = __builtin_convertvector(r, narrow);
 #endif
     memcpy(y, &halves, sizeof halves);
 }

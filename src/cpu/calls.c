@@ -67,39 +67,24 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
     return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
 }
 
-/* Computes row i without vector kernels, all its n chains term by term. */
-static void gckpti_product_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
-    const float *a = t->a + i * t->a_row, *b = t->b;
-    float *c = t->c + i * t->c_row;
-    (void)worker;
-    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
-        c[j * t->c_col] = 0.0f;
-    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
-        for (int64_t j = 0; j < t->n; j++)
-            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
-}
-
-/* Vector kernels need adjacent elements in a row of c; if c's columns are adjacent, transposes. */
+/* Kernels need adjacent elements in a row of c, plain ones also in a row or a column of b. If c's
+ * columns are adjacent, transposes; without adjacent elements, computes column after column. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)
         return;
     gckpt_product_desc t = *desc;
-#if GCKPTI_HAS_FAST
     if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
         t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
         t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
         t.c_row = desc->c_col, t.c_col = 1;
     }
-    if (call->kernels && t.c_col == 1) {
-        gckpti_product p = gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
-                                             gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
+    const int whole = t.c_col == 1 && (call->kernels || t.b_col == 1 || t.b_row == 1);
+    for (int64_t j = 0, n = whole ? t.n : 1; j < t.n; j += n) {
+        const gckpti_operand a = gckpti_matrix(t.a, t.a_row, t.a_col);
+        const gckpti_operand b = gckpti_matrix(t.b + j * t.b_col, n > 1 ? t.b_col : 1, t.b_row);
+        gckpti_product p = gckpti_product_of(t.m, n, t.k, a, b, t.c + j * t.c_col);
         p.accumulate = t.accumulate, p.c_stride = t.c_row, p.workspace = t.workspace;
-        gckpti_fp32_fast(call, &p);
-        return;
+        GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, &p);
     }
-#endif
-    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_item, &t);
 }

@@ -49,8 +49,8 @@ typedef struct {
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product);
 
 #ifdef GCKPTI_SEPARATE_TU
-extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
-    gckpti_kernels_avx2, gckpti_kernels_avx512;
+extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_avx2,
+    gckpti_kernels_avx512;
 #endif
 #endif
 

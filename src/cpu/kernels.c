@@ -15,10 +15,6 @@
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
 #endif
-#ifdef __aarch64__
-#define GCKPTI_ISA 1
-#include GRADCKPT_FILE
-#endif
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
@@ -69,14 +65,14 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
     (void)isa; /* unused if there are no kernels */
+#ifdef __aarch64__
+    isa = isa == GCKPT_ISA_NEON ? GCKPT_ISA_C : isa;
+#endif
 #if GCKPTI_FMA
     if (isa == GCKPT_ISA_C)
         kernels = &gckpti_kernels_any;
 #endif
-#ifdef __aarch64__
-    if (isa == GCKPT_ISA_NEON)
-        kernels = &gckpti_kernels_neon;
-#elif GCKPTI_X86
+#if GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
 #endif

@@ -7,9 +7,8 @@
 #include "images/kernels.h"
 #include "recurrent/recurrent.h"
 
-#if GCKPTI_HAS_FAST &&                                                                             \
-    ((GCKPTI_ISA == 0 && GCKPTI_FMA) || (GCKPTI_ISA == 1 && defined(__aarch64__)) ||               \
-     (GCKPTI_ISA == 2 && GCKPTI_X86) || (GCKPTI_ISA == 3 && GCKPTI_AVX512))
+#if GCKPTI_HAS_FAST && ((GCKPTI_ISA == 0 && GCKPTI_FMA) || (GCKPTI_ISA == 2 && GCKPTI_X86) ||      \
+                        (GCKPTI_ISA == 3 && GCKPTI_AVX512))
 #if GCKPTI_X86
 #include <immintrin.h>
 #endif

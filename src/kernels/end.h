@@ -1,19 +1,10 @@
 #undef GCKPTI_KERNELS
 #undef GCKPTI_TRAINED
 
-#undef GCKPTI_ALWAYS
-#undef GCKPTI_ISA_NOINLINE
-#undef GCKPTI_KERNEL
-#undef GCKPTI_INLINED
 #undef GCKPTI_ISA
-#undef GCKPTI_DOUBLES
-#undef GCKPTI_MASK_OF
-#undef GCKPTI_LANE
 #undef GCKPTI_MM
-#undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
-#undef GCKPTI_UNROLL
 #pragma pop_macro("V")
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")

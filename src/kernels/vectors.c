@@ -24,7 +24,7 @@ GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
     const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
     return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
 }
-#elif GCKPTI_ISA == 1
+#elif defined(__aarch64__)
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
 #else

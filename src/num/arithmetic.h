@@ -51,7 +51,7 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 /* Marks functions that are not inlined, since they are long or rarely called. */
 #if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_IS_SMALL
 #define GCKPTI_NOINLINE GCKPTI_UNUSED static __attribute__((noinline))
-#define GCKPTI_RARE   __attribute__((cold))
+#define GCKPTI_RARE     __attribute__((cold))
 #else
 #define GCKPTI_NOINLINE GCKPTI_INLINE
 #define GCKPTI_RARE
@@ -139,16 +139,9 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #endif
 }
 
-/* Returns the square root in double, correctly rounded. */
+/* Returns the square root in double, correctly rounded: in integers, as a step takes only one. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
-#if GCKPTI_SQRT == 3
-    return sqrt(x);
-#elif GCKPTI_SQRT == 1
-    return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
-#elif GCKPTI_SQRT == 2
-    return vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0);
-#else
     uint64_t u = gckpti_bits64(x);
     if (!(x > 0.0) || u >= UINT64_C(0x7ff0000000000000))
         return x < 0.0 ? gckpti_double(UINT64_C(0x7ff8000000000000)) : x;
@@ -157,7 +150,6 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
     uint32_t e = (uint32_t)(u >> 52) + 1025u - 54u * tiny; /* exponent + 2048 */
     uint64_t m = (u & UINT64_C(0x000fffffffffffff)) | UINT64_C(0x0010000000000000);
     return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_isqrt(m << (10u + (e & 1)), 53));
-#endif
 }
 
 GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
@@ -172,7 +164,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
 #define GCKPTI_SELU_HIGH 1.05070102f /* selu: its scale, and scale 1.67326324 */
 #define GCKPTI_SELU_LOW  1.75809932f
-#define GCKPTI_TANH_MAX  20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
+#define GCKPTI_TANH_MAX  20.0f     /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
 #define GCKPTI_SIN_SPLIT 131072.0f /* see V(sin_shifted) */
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */

@@ -22,7 +22,7 @@ GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, 
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d)
 {
-    for (; n > 3; n -= 4, d += 4) {
+    for (; n > 3 && k > 0; n -= 4, d += 4) {
         const float *x = a, *b0 = b, *b1 = b0 + stride, *b2 = b1 + stride, *b3 = b2 + stride;
         float d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
         int64_t p = k;

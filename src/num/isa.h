@@ -11,6 +11,15 @@
 #undef W
 #undef FLOATS
 #undef INTS
+#undef GCKPTI_TARGET
+#undef GCKPTI_UNROLL
+#undef GCKPTI_MASK_OF
+#undef GCKPTI_LANE
+#undef GCKPTI_KERNEL
+#undef GCKPTI_ALWAYS
+#undef GCKPTI_INLINED
+#undef GCKPTI_ISA_NOINLINE
+#undef GCKPTI_DOUBLES
 #if GCKPTI_ISA < 0
 #if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/exact/warp.cu) */
 #define W             32
@@ -50,11 +59,6 @@
 #define GCKPTI_TARGET __attribute__((target("avx2,fma")))
 #define FLOATS        __m256
 #define GCKPTI_MM(of) _mm256_##of
-#elif GCKPTI_ISA == 1
-#define W       4
-#define V(name) gckpti_##name##_neon
-#define GCKPTI_TARGET
-#define FLOATS float32x4_t
 #else
 #define W       4
 #define V(name) gckpti_##name##_any

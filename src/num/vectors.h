@@ -125,19 +125,8 @@ GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
-#if GCKPTI_ISA == 1
-GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
-GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_ALWAYS FLOATS V(vmax)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(vmin)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
-{
-    return vbslq_f32(vcltq_f32(a, b), c, d);
-}
-#else
-/* Defines operations that C has no operator for, lane by lane. */
+/* Defines operations that C has no operator for, lane by lane. Compilers find the instructions of
+ * NEON for them, except for roots, and for fma where they keep errno. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
     GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
@@ -145,11 +134,17 @@ GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
             a[i] = result;                                                                         \
         return a;                                                                                  \
     }
+#ifdef __aarch64__
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+#else
 GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(vmax, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(vmin, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
 GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
 GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+#endif
+GCKPTI_LANEWISE(vmax, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(vmin, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
 GCKPTI_LANEWISE(if_less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
 GCKPTI_ALWAYS FLOATS V(set1)(float x)
@@ -157,7 +152,6 @@ GCKPTI_ALWAYS FLOATS V(set1)(float x)
     FLOATS a = { x, x, x, x };
     return a;
 }
-#endif
 #endif
 GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
 GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }

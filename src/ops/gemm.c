@@ -54,7 +54,7 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;
@@ -63,7 +63,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
         return;
     }
     for (int64_t matrix = 0; matrix < t->batch; matrix++)
-        for (int64_t i = 0; i < t->m; i++, c += t->n) {
+        for (int64_t i = 0; i < t->m; i++, c += t->c_stride) {
             const float *a = t->a.f32 + matrix * t->a.batch_stride + i * t->a.stride;
             const float *b = t->b.f32 + matrix * t->b.batch_stride;
             if (t->initial)

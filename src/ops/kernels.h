@@ -81,6 +81,7 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
 /* Runs work items item(call, i) that need no scratch and no other state. */
 GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
                                void (*item)(const gckpt_call *call, int64_t i));
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* ---- ops/products.c ---- */
 /* Sums over rows: g into the gradient of input `bias`, g times the normalised x into that of `gain`

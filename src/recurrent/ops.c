@@ -320,44 +320,38 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Adds the gradients of a block's rows to dwh and dbias. */
+/* Adds the gradients of a block's rows to dwh and dbias. Plain kernels, whose block is one row,
+ * read h where it is: in h0, in the output and, from the row's length on, in s->zero. */
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
+    const int64_t n = s->units, all = s->block * s->steps;
+    const int64_t length = gckpti_sequence_length(s, s->first);
+    const int64_t reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
     const float *da = s->da, *saved = (const float *)s->call->saved;
-    const int64_t n = s->units, reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
-#if GCKPTI_HAS_FAST
-    if (s->fast) {
-        const int64_t terms = s->block * s->steps;
-        gckpt_call sums = *s->call;
-        for (int part = 0; part <= s->before && s->wh->grad; part++) {
+    for (int64_t t = 0, end; s->wh->grad && t < all; t = end) {
+        const float *h = s->fast ? s->h : gckpti_sequence_previous(s, 0, s->first, t);
+        const int64_t step = s->fast ? n : t < length ? s->state : 0;
+        end = s->fast || (t && t >= length) ? all : t ? length : 1;
+        for (int part = 0; part <= s->before; part++) {
             const int64_t first = part ? s->split : 0;
             gckpti_product product = gckpti_product_of(
-                n, part ? n : s->split, terms,
-                part ? gckpti_matrix(saved + reset, 1, 4 * n) : gckpti_matrix(s->h, 1, n),
-                gckpti_matrix(da + first, 1, s->gates), s->wh->grad + first);
+                n, part ? n : s->split, end - t,
+                part ? gckpti_matrix(saved + reset + 4 * n * t, 1, 4 * n)
+                     : gckpti_matrix(h, 1, step),
+                gckpti_matrix(da + t * s->gates + first, 1, s->gates), s->wh->grad + first);
             product.c_stride = s->gates, product.accumulate = 1, product.workspace = s->pack;
-            gckpti_kernels_of(s->call)->product(s->call, &product);
+            GCKPTI_KERNEL_OF(s->call, product, gckpti_fp32_plain)(s->call, &product);
         }
-        sums.shape = gckpt_shape2(terms, s->gates), sums.grad_out = da;
-        if (s->bias) {
-            sums.in[0] = *s->bias, sums.in[0].accumulate = 1;
-            sums.in[1] = sums.in[0];
-            gckpti_run_column_sums(&sums, 0, 1);
-        }
-        return;
     }
-#endif
-    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
-        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
-        for (int64_t k = 0; s->wh->grad && k < n; k++) {
-            float *to = s->wh->grad + k * s->gates;
-            gckpti_axpy(h[k], da, s->split, to);
-            if (s->before)
-                gckpti_axpy(saved[reset + 4 * n * t + k], da + s->split, n, to + s->split);
-        }
-        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+    if (GCKPTI_HAS_FAST && s->fast && s->bias) {
+        gckpt_call sums = *s->call;
+        sums.shape = gckpt_shape2(all, s->gates), sums.grad_out = da;
+        sums.in[1] = *s->bias, sums.in[1].accumulate = 1;
+        gckpti_run_column_sums(&sums, 0, 1);
+    }
+    for (int64_t t = 0; !s->fast && s->bias && s->bias->grad && t < all; t++, da += s->gates)
+        for (int64_t j = 0; j < s->gates; j++)
             gckpti_add_to_grad(s->bias, j, da[j]);
-    }
 }
 
 /* Runs a call by `cell` and, for gru_reset_before, `second`. */
