@@ -139,11 +139,11 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1193
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1248
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1238
  *     >>store     parameters and optimiser state, however they are stored                     1579
  *     >>graph     tensors, views, segments, gckpt_apply                                        580
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7747
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1111
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7733
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4740
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2324
@@ -151,7 +151,7 @@
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4552
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        437
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2749
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2718
  */
 
 #ifndef GRADCKPT_H
@@ -1632,8 +1632,8 @@ typedef struct {
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
     GCKPT_ISA_PLAIN, /* the plain kernels: the definition of the numbers */
-    GCKPT_ISA_C,     /* the fast kernels in plain C, without vector instructions */
-    GCKPT_ISA_NEON,
+    GCKPT_ISA_C,     /* the fast kernels in plain C, of vectors of 4 floats */
+    GCKPT_ISA_NEON,  /* the same, which compilers make of NEON on ARM64 */
     GCKPT_ISA_AVX2, /* AVX2 and FMA */
     GCKPT_ISA_AVX512,
     GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans; AUTO selects it for these only */
@@ -3038,7 +3038,7 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
 /* Marks functions that are not inlined, since they are long or rarely called. */
 #if defined(__GNUC__) && !defined(__CUDACC__) && !GCKPTI_IS_SMALL
 #define GCKPTI_NOINLINE GCKPTI_UNUSED static __attribute__((noinline))
-#define GCKPTI_RARE   __attribute__((cold))
+#define GCKPTI_RARE     __attribute__((cold))
 #else
 #define GCKPTI_NOINLINE GCKPTI_INLINE
 #define GCKPTI_RARE
@@ -3126,16 +3126,9 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #endif
 }
 
-/* Returns the square root in double, correctly rounded. */
+/* Returns the square root in double, correctly rounded: in integers, as a step takes only one. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
-#if GCKPTI_SQRT == 3
-    return sqrt(x);
-#elif GCKPTI_SQRT == 1
-    return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
-#elif GCKPTI_SQRT == 2
-    return vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0);
-#else
     uint64_t u = gckpti_bits64(x);
     if (!(x > 0.0) || u >= UINT64_C(0x7ff0000000000000))
         return x < 0.0 ? gckpti_double(UINT64_C(0x7ff8000000000000)) : x;
@@ -3144,7 +3137,6 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
     uint32_t e = (uint32_t)(u >> 52) + 1025u - 54u * tiny; /* exponent + 2048 */
     uint64_t m = (u & UINT64_C(0x000fffffffffffff)) | UINT64_C(0x0010000000000000);
     return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_isqrt(m << (10u + (e & 1)), 53));
-#endif
 }
 
 GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
@@ -3159,7 +3151,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
 #define GCKPTI_SELU_HIGH 1.05070102f /* selu: its scale, and scale 1.67326324 */
 #define GCKPTI_SELU_LOW  1.75809932f
-#define GCKPTI_TANH_MAX  20.0f /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
+#define GCKPTI_TANH_MAX  20.0f     /* here tanh (taken at 2|x|) and softplus's derivative are 1 */
 #define GCKPTI_SIN_SPLIT 131072.0f /* see V(sin_shifted) */
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
@@ -3249,6 +3241,15 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #undef W
 #undef FLOATS
 #undef INTS
+#undef GCKPTI_TARGET
+#undef GCKPTI_UNROLL
+#undef GCKPTI_MASK_OF
+#undef GCKPTI_LANE
+#undef GCKPTI_KERNEL
+#undef GCKPTI_ALWAYS
+#undef GCKPTI_INLINED
+#undef GCKPTI_ISA_NOINLINE
+#undef GCKPTI_DOUBLES
 #if GCKPTI_ISA < 0
 #if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/exact/warp.cu) */
 #define W             32
@@ -3288,11 +3289,6 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #define GCKPTI_TARGET __attribute__((target("avx2,fma")))
 #define FLOATS        __m256
 #define GCKPTI_MM(of) _mm256_##of
-#elif GCKPTI_ISA == 1
-#define W       4
-#define V(name) gckpti_##name##_neon
-#define GCKPTI_TARGET
-#define FLOATS float32x4_t
 #else
 #define W       4
 #define V(name) gckpti_##name##_any
@@ -3457,19 +3453,8 @@ GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
-#if GCKPTI_ISA == 1
-GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
-GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_ALWAYS FLOATS V(vmax)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(vmin)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
-{
-    return vbslq_f32(vcltq_f32(a, b), c, d);
-}
-#else
-/* Defines operations that C has no operator for, lane by lane. */
+/* Defines operations that C has no operator for, lane by lane. Compilers find the instructions of
+ * NEON for them, except for roots, and for fma where they keep errno. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
     GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
@@ -3477,11 +3462,17 @@ GCKPTI_ALWAYS FLOATS V(if_less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
             a[i] = result;                                                                         \
         return a;                                                                                  \
     }
+#ifdef __aarch64__
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+#else
 GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(vmax, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(vmin, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
 GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
 GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+#endif
+GCKPTI_LANEWISE(vmax, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(vmin, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
 GCKPTI_LANEWISE(if_less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
 GCKPTI_ALWAYS FLOATS V(set1)(float x)
@@ -3489,7 +3480,6 @@ GCKPTI_ALWAYS FLOATS V(set1)(float x)
     FLOATS a = { x, x, x, x };
     return a;
 }
-#endif
 #endif
 GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
 GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
@@ -4208,7 +4198,7 @@ GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, 
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d)
 {
-    for (; n > 3; n -= 4, d += 4) {
+    for (; n > 3 && k > 0; n -= 4, d += 4) {
         const float *x = a, *b0 = b, *b1 = b0 + stride, *b2 = b1 + stride, *b3 = b2 + stride;
         float d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
         int64_t p = k;
@@ -8354,15 +8344,6 @@ GCKPTI_KERNEL void V(delta_grads)(const gckpti_delta_step *s)
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")
 #pragma pop_macro("INTS")
-#undef GCKPTI_TARGET
-#undef GCKPTI_UNROLL
-#undef GCKPTI_MASK_OF
-#undef GCKPTI_LANE
-#undef GCKPTI_KERNEL
-#undef GCKPTI_ALWAYS
-#undef GCKPTI_INLINED
-#undef GCKPTI_ISA_NOINLINE
-#undef GCKPTI_DOUBLES
 #endif
 
 /* >>ops/per_isa_end */
@@ -8678,6 +8659,7 @@ enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L
 /* Runs work items item(call, i) that need no scratch and no other state. */
 GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
                                void (*item)(const gckpt_call *call, int64_t i));
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 
 /* >>bf16/ops */
@@ -9331,7 +9313,7 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;
@@ -9340,7 +9322,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
         return;
     }
     for (int64_t matrix = 0; matrix < t->batch; matrix++)
-        for (int64_t i = 0; i < t->m; i++, c += t->n) {
+        for (int64_t i = 0; i < t->m; i++, c += t->c_stride) {
             const float *a = t->a.f32 + matrix * t->a.batch_stride + i * t->a.stride;
             const float *b = t->b.f32 + matrix * t->b.batch_stride;
             if (t->initial)
@@ -14055,44 +14037,38 @@ static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
     }
 }
 
-/* Adds the gradients of a block's rows to dwh and dbias. */
+/* Adds the gradients of a block's rows to dwh and dbias. Plain kernels, whose block is one row,
+ * read h where it is: in h0, in the output and, from the row's length on, in s->zero. */
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
+    const int64_t n = s->units, all = s->block * s->steps;
+    const int64_t length = gckpti_sequence_length(s, s->first);
+    const int64_t reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
     const float *da = s->da, *saved = (const float *)s->call->saved;
-    const int64_t n = s->units, reset = s->first * s->steps * 4 * n + 3 * n; /* r h, in saved */
-#if GCKPTI_HAS_FAST
-    if (s->fast) {
-        const int64_t terms = s->block * s->steps;
-        gckpt_call sums = *s->call;
-        for (int part = 0; part <= s->before && s->wh->grad; part++) {
+    for (int64_t t = 0, end; s->wh->grad && t < all; t = end) {
+        const float *h = s->fast ? s->h : gckpti_sequence_previous(s, 0, s->first, t);
+        const int64_t step = s->fast ? n : t < length ? s->state : 0;
+        end = s->fast || (t && t >= length) ? all : t ? length : 1;
+        for (int part = 0; part <= s->before; part++) {
             const int64_t first = part ? s->split : 0;
             gckpti_product product = gckpti_product_of(
-                n, part ? n : s->split, terms,
-                part ? gckpti_matrix(saved + reset, 1, 4 * n) : gckpti_matrix(s->h, 1, n),
-                gckpti_matrix(da + first, 1, s->gates), s->wh->grad + first);
+                n, part ? n : s->split, end - t,
+                part ? gckpti_matrix(saved + reset + 4 * n * t, 1, 4 * n)
+                     : gckpti_matrix(h, 1, step),
+                gckpti_matrix(da + t * s->gates + first, 1, s->gates), s->wh->grad + first);
             product.c_stride = s->gates, product.accumulate = 1, product.workspace = s->pack;
-            gckpti_kernels_of(s->call)->product(s->call, &product);
+            GCKPTI_KERNEL_OF(s->call, product, gckpti_fp32_plain)(s->call, &product);
         }
-        sums.shape = gckpt_shape2(terms, s->gates), sums.grad_out = da;
-        if (s->bias) {
-            sums.in[0] = *s->bias, sums.in[0].accumulate = 1;
-            sums.in[1] = sums.in[0];
-            gckpti_run_column_sums(&sums, 0, 1);
-        }
-        return;
     }
-#endif
-    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
-        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
-        for (int64_t k = 0; s->wh->grad && k < n; k++) {
-            float *to = s->wh->grad + k * s->gates;
-            gckpti_axpy(h[k], da, s->split, to);
-            if (s->before)
-                gckpti_axpy(saved[reset + 4 * n * t + k], da + s->split, n, to + s->split);
-        }
-        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+    if (GCKPTI_HAS_FAST && s->fast && s->bias) {
+        gckpt_call sums = *s->call;
+        sums.shape = gckpt_shape2(all, s->gates), sums.grad_out = da;
+        sums.in[1] = *s->bias, sums.in[1].accumulate = 1;
+        gckpti_run_column_sums(&sums, 0, 1);
+    }
+    for (int64_t t = 0; !s->fast && s->bias && s->bias->grad && t < all; t++, da += s->gates)
+        for (int64_t j = 0; j < s->gates; j++)
             gckpti_add_to_grad(s->bias, j, da[j]);
-    }
 }
 
 /* Runs a call by `cell` and, for gru_reset_before, `second`. */
@@ -14265,10 +14241,12 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
         kernels->configure(start);
 }
 
-/* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
-static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
+/* Returns whether tiles can read x, m rows of operand a, in place if all its blocks are whole. */
+static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
+                                     int64_t m)
 {
-    return x->halves && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+    return x->halves && x->k_stride == 1 && m % kernels->tiles[0].row_step == 0 &&
+           2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
 }
 
@@ -14292,13 +14270,13 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-/* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
- * is in place, rows_before rows before it are readable. start: NULL, or bf16 values at which c
- * starts, in rows like c_bf16. min_exponent: the least exponent of a, or 0 if not computed yet. */
+/* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written.
+ * start: NULL, or bf16 values at which c starts, in rows like c_bf16. min_exponent: the least
+ * exponent of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
-    int64_t n, rows_before;
+    int64_t n;
     const uint16_t *start;
     int chain;
     uint32_t min_exponent;
@@ -14584,31 +14562,28 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 }
 
 /* Computes tile t of n columns; in `temp` if c is NULL or t has fewer rows or columns than tiles
- * need. If an a in place has too few rows, the tile begins with rows before t's. */
+ * need. (A packed a has further rows.) */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
                                   int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int few = exact && t->m < kernel->row_step;
-    const int64_t skip = few ? gckpti_min(s->rows_before, kernel->row_step - t->m) : 0, m = t->m;
-    float *at = temp + skip * GCKPTI_PANEL;
-    const int edge = few || n < t->width;
+    const int64_t m = t->m, rows = exact ? gckpti_ceil_to(m, kernel->row_step) : m;
+    const int edge = rows > m || n < t->width;
     if (edge || !t->c) {
         t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
         if (edge && all.from && !start)
-            gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
+            gckpti_copy_rows(all.from, all.from_row, temp, GCKPTI_PANEL, m, n);
         if (edge && all.from)
             t->from = temp, t->from_row = GCKPTI_PANEL;
     }
     for (int64_t i = 0; start && i < m; i++)
-        s->kernels->widen(start + i * all.bf16_row, (t->c == temp ? at : t->c) + i * t->c_row, n);
+        s->kernels->widen(start + i * all.bf16_row, t->c + i * t->c_row, n);
     if (start)
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
         exact = exact && gckpti_starts_never_flush(t, n);
-    if (few)
-        t->m = kernel->row_step, t->a -= skip * t->a_row;
+    t->m = rows;
     if (edge || !exact)
         t->c_bf16 = NULL;
     if (exact)
@@ -14617,9 +14592,9 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         t->width = n, gckpti_mixed_tile_scalar(t, s->chain);
     if (all.c_bf16 && !t->c_bf16)
         for (int64_t i = 0; i < m; i++)
-            s->kernels->narrow((edge ? at : t->c) + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
+            s->kernels->narrow(t->c + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
     else if (edge)
-        gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
+        gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
@@ -14630,15 +14605,12 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
     const int64_t columns =
         s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
-    const int64_t back = s->rows_before;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            m = gckpti_min(all->m - r, kernel->rows),
-            m -= m < kernel->row_step ? 0 : m % kernel->row_step;
-            t.m = m, t.width = gckpti_ceil_to(n, 16);
-            t.a += r * t.a_row, t.b += j, s->rows_before = back + r;
+            t.m = m = gckpti_min(all->m - r, kernel->rows), t.width = gckpti_ceil_to(n, 16);
+            t.a += r * t.a_row, t.b += j;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
@@ -14646,7 +14618,6 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             gckpti_mixed_run_tile(s, kernel, exact, &t, n,
                                   s->start ? s->start + r * t.bf16_row + j : NULL);
         }
-    s->rows_before = back;
     gckpti_ftz_end(mode);
 }
 
@@ -14735,10 +14706,9 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             tile->last = gckpti_block_terms(t, w.end);
         const int64_t at_a = w.matrix * t->a.batch_stride + w.i * t->a.stride;
         const gckpti_pack_lanes of_a = { s->kernels, t, &t->a, at_a, tile->m, w.p, tile->blocks };
-        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
+        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep;
         if (s->in_place)
-            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride,
-            w.packed.rows_before = w.i;
+            tile->a = t->a.halves + at_a + w.p, tile->a_row = t->a.stride;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
@@ -14789,8 +14759,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.base.call = call, s.base.t = t, s.base.run_block = gckpti_mixed_c_block;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
-    s.in_place = gckpti_is_in_place(s.kernels, &t->a) && t->k % GCKPTI_K_BLOCK == 0 &&
-                 !t->k_period && t->m >= s.kernels->tiles[0].row_step;
+    s.in_place =
+        gckpti_is_in_place(s.kernels, &t->a, t->m) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
     gckpti_products_split(&s.base);
     if (s.base.floats)
@@ -14803,36 +14773,19 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     gckpti_run_products(&s.base);
 }
 
-/* ---- comparison with the plain kernels ---- */
-
-/* Compares roundings of ties, infinities, NaN and subnormals with gckpti_to_bf16. */
-static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
-{
-    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
-                                         0x7f800001, 0xffffffff, 0x007fffff, 0x80000001 };
-    float x[25];
-    uint16_t narrow[25];
-    int same = 1;
-    for (int i = 0; i < 25; i++)
-        x[i] = gckpti_float(numbers[i % 9]);
-    kernels->narrow(x, narrow, 25);
-    for (int i = 0; i < 25; i++)
-        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
-    return same;
-}
-
-/* Compares a small product with gckpti_mixed_element: two blocks (the second of 17 terms), or a
- * chain. Other rounding, order or flushing shows in its rows: normal numbers; sums through
+/* Compares roundings to bf16 and small products with the plain kernels: of bf16, of f32, and a
+ * chain of bf16. Other rounding, order or flushing shows in rows of a: normal numbers; sums through
  * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an
- * infinity. wide: operands are f32. */
-static int gckpti_product_matches(const gckpti_kernels *kernels, int64_t period, int wide)
+ * infinity. Products have two blocks, the second of 17 terms. */
+GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 {
-    enum { M = 8, N = 16, K = 49 };
+    enum { M = 8, N = 16, K = 49, ODD = 9, ALL = (M + N) * K + ODD };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[(M + N) * K], *const b = a + M * K;
-    float c[M * N], start[M * N], f32[(M + N) * K];
-    int same = 1;
+    static const uint32_t odd[ODD] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                       0x7f800001, 0xffffffff, 0x007fffff, 0x80000001 };
+    uint16_t a[ALL], narrow[ALL], *const b = a + M * K;
+    float x[ALL], c[2][M * N];
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
             b[i * K + p] = numbers[(3 * p + i) % 8];
@@ -14844,29 +14797,28 @@ static int gckpti_product_matches(const gckpti_kernels *kernels, int64_t period,
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
-    for (int i = 0; i < (M + N) * K; i++)
-        f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
-    const gckpti_operand x = { wide ? f32 : NULL, wide ? NULL : a, K, 1, 0, NULL };
-    gckpti_product t = gckpti_product_of(M, N, K, x, gckpti_operand_at(&x, M * K), c);
-    t.k_period = period, t.accumulate = 1;
+    for (int i = 0; i < ALL; i++)
+        x[i] = i < ALL - ODD ? gckpti_from_bf16(a[i]) * 1.00390625f
+                             : gckpti_float(odd[i - (ALL - ODD)]);
+    gckpti_to_bf16s(x, a, ALL);
+    kernels->mixed->narrow(x, narrow, ALL);
+    int same = !memcmp(a, narrow, sizeof a);
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.kernels = kernels, call.threads = 1;
-    for (int i = 0; i < M * N; i++)
-        c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
-    memcpy(start, c, sizeof start);
-    gckpti_mixed_fast(&call, &t);
-    for (int i = 0; i < M * N; i++) {
-        const uint32_t y = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
-        same = same && (y == gckpti_bits(c[i]) || (y << 1 > 0xff000000u && c[i] != c[i]));
+    for (int k = 0; k < 3; k++) {
+        const gckpti_operand y = { k == 1 ? x : NULL, k == 1 ? NULL : a, K, 1, 0, NULL };
+        gckpti_product t = gckpti_product_of(M, N, K, y, gckpti_operand_at(&y, M * K), c[0]);
+        t.k_period = k == 2, t.accumulate = 1;
+        for (int i = 0; i < M * N; i++)
+            c[0][i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
+        memcpy(c[1], c[0], sizeof c[0]);
+        gckpti_mixed_plain(&call, &t);
+        t.c = c[1];
+        gckpti_mixed_fast(&call, &t);
+        same = same && !memcmp(c[0], c[1], sizeof c[0]);
     }
     return same;
-}
-
-GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
-{
-    return gckpti_product_matches(kernels, 0, 0) && gckpti_product_matches(kernels, 0, 1) &&
-           gckpti_product_matches(kernels, 1, 0) && gckpti_narrow_matches(kernels->mixed);
 }
 
 #if GCKPTI_AMX
@@ -15052,10 +15004,6 @@ GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
 #endif
-#ifdef __aarch64__
-#define GCKPTI_ISA 1
-#include GRADCKPT_FILE
-#endif
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
@@ -15105,14 +15053,14 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
     (void)isa; /* unused if there are no kernels */
+#ifdef __aarch64__
+    isa = isa == GCKPT_ISA_NEON ? GCKPT_ISA_C : isa;
+#endif
 #if GCKPTI_FMA
     if (isa == GCKPT_ISA_C)
         kernels = &gckpti_kernels_any;
 #endif
-#ifdef __aarch64__
-    if (isa == GCKPT_ISA_NEON)
-        kernels = &gckpti_kernels_neon;
-#elif GCKPTI_X86
+#if GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
 #endif
@@ -15199,41 +15147,26 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
     return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
 }
 
-/* Computes row i without vector kernels, all its n chains term by term. */
-static void gckpti_product_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
-    const float *a = t->a + i * t->a_row, *b = t->b;
-    float *c = t->c + i * t->c_row;
-    (void)worker;
-    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
-        c[j * t->c_col] = 0.0f;
-    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
-        for (int64_t j = 0; j < t->n; j++)
-            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
-}
-
-/* Vector kernels need adjacent elements in a row of c; if c's columns are adjacent, transposes. */
+/* Kernels need adjacent elements in a row of c, plain ones also in a row or a column of b. If c's
+ * columns are adjacent, transposes; without adjacent elements, computes column after column. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)
         return;
     gckpt_product_desc t = *desc;
-#if GCKPTI_HAS_FAST
     if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
         t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
         t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
         t.c_row = desc->c_col, t.c_col = 1;
     }
-    if (call->kernels && t.c_col == 1) {
-        gckpti_product p = gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
-                                             gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
+    const int whole = t.c_col == 1 && (call->kernels || t.b_col == 1 || t.b_row == 1);
+    for (int64_t j = 0, n = whole ? t.n : 1; j < t.n; j += n) {
+        const gckpti_operand a = gckpti_matrix(t.a, t.a_row, t.a_col);
+        const gckpti_operand b = gckpti_matrix(t.b + j * t.b_col, n > 1 ? t.b_col : 1, t.b_row);
+        gckpti_product p = gckpti_product_of(t.m, n, t.k, a, b, t.c + j * t.c_col);
         p.accumulate = t.accumulate, p.c_stride = t.c_row, p.workspace = t.workspace;
-        gckpti_fp32_fast(call, &p);
-        return;
+        GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, &p);
     }
-#endif
-    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_item, &t);
 }
 
 /* Devices: backends that a user passes in desc.backend. gckpti_backend(e) is the executor's, which
@@ -26507,7 +26440,7 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
 static int gckpti_divides_first(const gckpt_exec *e)
 {
-    return e->update.hyper.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    return e->update.options.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
@@ -29900,7 +29833,7 @@ GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
     const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
     return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
 }
-#elif GCKPTI_ISA == 1
+#elif defined(__aarch64__)
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
 #else
@@ -31054,18 +30987,13 @@ GCKPTI_INLINED INTS V(rounded)(FLOATS x)
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
 {
     const INTS r = words >> 16;
-#if GCKPTI_ISA == 3
-    const __m256i halves = _mm512_cvtepi32_epi16((__m512i)r);
-#elif GCKPTI_ISA == 2
+#if GCKPTI_ISA == 2
     const __m256i all = (__m256i)r;
     const __m128i high = _mm256_extracti128_si256(all, 1);
     const __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(all), high);
-#elif GCKPTI_ISA == 1
-    const uint16x4_t halves = vmovn_u32((uint32x4_t)r);
 #else
-    uint16_t halves[W];
-    for (int i = 0; i < W; i++)
-        halves[i] = (uint16_t)r[i];
+    typedef uint16_t narrow __attribute__((vector_size(2 * W)));
+    const narrow halves = __builtin_convertvector(r, narrow);
 #endif
     memcpy(y, &halves, sizeof halves);
 }
@@ -31584,7 +31512,7 @@ static const gckpti_image_kernels V(image_kernels) = {
 #ifndef GCKPT_NO_ATTENTION
 /* ---- attention ---- Scores are stored as (key,query): the softmax of a query then runs down a
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
- * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
+ * queries by 64 keys; the operands of their products are packed, in rows of whole vectors. The
  * products use V(tiles): terms of all rows of a tile, and row by row those of some rows. */
 /* The terms first..end-1 of some rows of c; all rows add those from `full` to `full_end`, row i of
  * the others only `span` terms from i + low on. */
@@ -31664,15 +31592,6 @@ static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int
     }
 }
 
-/* Packs rows of a head, which are `c` floats apart in x, into rows of d_vec floats in d. */
-static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_t c, int64_t rows,
-                                    float *d)
-{
-    for (int64_t i = 0; i < rows; i++, x += c, d += h->d_vec)
-        for (int64_t j = 0; j < h->d; j += W)
-            V(store)(d + j, V(load_n)(x + j, h->d - j));
-}
-
 GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 {
     for (int64_t e = 0; factor != 1.0f && e < d; e += W)
@@ -31731,13 +31650,6 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t head,
 
 /* >>attention/online_softmax */
 #ifndef GCKPT_NO_ATTENTION
-/* exp of x <= GCKPTI_EXP_MAX (no check for overflow) */
-GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
-{
-    FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
-    return V(exp_scale)(p, r, t);
-}
-
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
  * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
@@ -31769,7 +31681,7 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
     }
     top = V(vmax)(V(fma)(V(vmax)(top, other), times, zero), before);
     shift = V(if_less)(lowest, top, top, zero);
-    correction = V(exp_below)(before - shift);
+    correction = V(exp)(before - shift);
     /* e[l] is lanes l and l + 16 of the 32 lanes of a column's sum; lane l has rows l and l + 32 */
     for (int l = 0; l < 16; l += 2) {
         FLOATS s[8];
@@ -31777,7 +31689,7 @@ GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int
             const int64_t j = l + i / 2 * 16 + i % 2;
             s[i] = V(set1)(-0.0f); /* -0 for a missing row: adds nothing */
             if (j < n && j >= first_row)
-                s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_QK_TILE), times, zero) - shift);
+                s[i] = V(exp)(V(fma)(V(load)(x + j * GCKPTI_QK_TILE), times, zero) - shift);
             if (j < n && j > diagonal)
                 s[i] = V(blend_n)(j - diagonal, zero, s[i]);
             if (j >= first_row && j < first_row + W - 1)
@@ -31862,7 +31774,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t hea
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
     gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
-    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
+    const int64_t row = gckpti_ceil_to(h->d, W); /* of v */
+    gckpti_attn_gemm values = { 1, TILE, row, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = gckpti_attn_at_q(h, head) + first * h->c, keys = gckpti_attn_at_k(h, head);
@@ -31885,7 +31798,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t hea
         V(heads_online)(h, p, m, n, ahead - j, &online);
         if (!out)
             continue;
-        V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
+        V(pack)(call->in[2].data + at_j, h->kv_c, 1, h->d, n, v, row);
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
             V(rescale)(out + r * h->c, online.factor[r], h->d);
@@ -31911,7 +31824,7 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
         FLOATS x = s, y;
         if (mask)
             x = s + V(load)(mask + i);
-        x = V(exp_below)(x - V(load)(lse + i));
+        x = V(exp)(x - V(load)(lse + i));
         V(store)(p + i, x);
         if (!ds)
             continue;
@@ -31930,8 +31843,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t he
     enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
     gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h };
-    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h };
-    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h };
+    const int64_t row = gckpti_ceil_to(h->d, W); /* of q, g and k */
+    gckpti_attn_gemm dkv_tile = { TILE, 1, row, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h };
+    gckpti_attn_gemm dq_tile = { 1, TILE, row, h->c, GCKPTI_TERMS_TO, 0, 0, h };
     int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
     int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -31945,9 +31859,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t he
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->saved + head * h->t + first, (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, TILE);
-        V(gather)(h, grad, c, m, g);
+        V(pack)(grad, c, 1, h->d, m, g, row);
         if (dk)
-            V(gather)(h, call->in[0].data + at, c, m, q);
+            V(pack)(call->in[0].data + at, c, 1, h->d, m, q, row);
         if (dq || dk)
             V(pack)(grad, 1, c, m, h->d, gt, TILE);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
@@ -31975,7 +31889,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t he
                 V(attn_gemm)(&dkv_tile, n, h->d, m, p, g, dv + key);
             dq_tile.from_zero = j == j0 && !call->in[0].accumulate;
             if (dq) {
-                V(gather)(h, call->in[1].data + key, kc, n, k);
+                V(pack)(call->in[1].data + key, kc, 1, h->d, n, k, row);
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
@@ -32012,7 +31926,7 @@ static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, i
         for (int64_t j = 0; j < n; j += W) {
             const FLOATS s = V(fma)(V(load)(p + j), V(set1)(scale), V(zero)());
             const FLOATS a = along ? V(load_n)(mask + j, n - j) : V(set1)(*mask);
-            const FLOATS x = V(exp_below)(s + a - lse), y = V(load)(dp + j) - delta;
+            const FLOATS x = V(exp)(s + a - lse), y = V(load)(dp + j) - delta;
             if (along)
                 V(store_n)(to + j, V(fma)(x, y, V(load_n)(to + j, n - j)), n - j);
             V(store)(p + j, x);
@@ -32056,15 +31970,12 @@ GCKPTI_INLINED gckpti_packed_product V(head_product)(const gckpti_mixed_kernels 
     return s;
 }
 
-/* Sets operand a of s to m rows of x: in place if possible, else packed. `back` rows before them
- * can be read: a tile of more than m rows begins there. */
+/* Sets operand a of s to m rows of x: in place if possible, else packed. */
 static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_product *s,
-                                        const gckpti_operand *x, int64_t back, int64_t m,
-                                        uint16_t *scratch)
+                                        const gckpti_operand *x, int64_t m, uint16_t *scratch)
 {
-    const int in_place = gckpti_is_in_place(s->kernels, x) && h->d == h->d_block &&
-                         back + m >= s->kernels->tiles[0].row_step;
-    s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
+    const int in_place = gckpti_is_in_place(s->kernels, x, m) && h->d == h->d_block;
+    s->tile.m = in_place ? m : gckpti_ceil_to(m, 16);
     s->tile.a = in_place ? x->halves : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
@@ -32109,7 +32020,7 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_packed_product *all, int
             end = gckpti_min(k, to);
         if (s.n <= 0 || first >= end)
             continue;
-        tile->m = m, s.rows_before += i, tile->a += i * tile->a_row + first;
+        tile->m = m, tile->a += i * tile->a_row + first;
         tile->b += first / 2 * tile->b_row + j, tile->c += i * tile->c_row + j;
         tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
         tile->blocks = (end - first + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK;
@@ -32177,7 +32088,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t head, i
         gckpti_product values = gckpti_product_of(m, d, n, gckpti_matrix(p, 1, TILE), v, out);
         gckpti_packed_product scores = V(head_product)(kernels, q, m, p, TILE);
         rest = b;
-        V(head_set_a)(h, &scores, &k, j % h->s, n, (uint16_t *)rest);
+        V(head_set_a)(h, &scores, &k, n, (uint16_t *)rest);
         V(head_multiply)(&scores, GCKPTI_COLUMNS_FROM, diagonal + 1 < n, diagonal, d);
         V(heads_online)(h, p, m, n, diagonal, &online);
         if (!gckpti_is_set(to))
@@ -32226,7 +32137,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
         FLOATS x = zero, y = zero;
         if (j < visible && j + W > from) {
             const FLOATS score = V(fma)(V(load)(p + j), times, zero);
-            x = V(exp_below)(score - lse);
+            x = V(exp)(score - lse);
             y = V(load)(ds + j) - delta;
             if (cap > 0.0f)
                 y = y * V(softcap_deriv)(score, inverse);
@@ -32260,10 +32171,10 @@ static GCKPTI_TARGET void V(add_tile)(gckpti_attn_tile *t)
     gckpti_packed_product scores = V(head_product)(s->kernels, s->k_b, t->n, s->p, GCKPTI_QK_TILE);
     gckpti_packed_product dp = V(head_product)(s->kernels, s->v_b, t->n, s->ds, GCKPTI_QK_TILE);
     void *a = s->a;
-    V(head_set_a)(h, &scores, &t->q, t->i, t->m, (uint16_t *)a);
+    V(head_set_a)(h, &scores, &t->q, t->m, (uint16_t *)a);
     V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
     if (t->grad[0] || t->grad[1]) {
-        V(head_set_a)(h, &dp, &t->g, t->i, t->m, (uint16_t *)a);
+        V(head_set_a)(h, &dp, &t->g, t->m, (uint16_t *)a);
         V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, cut, t->diagonal, h->d);
     }
     if (h->cap > 0.0f)
@@ -32597,19 +32508,10 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_m
 #undef GCKPTI_KERNELS
 #undef GCKPTI_TRAINED
 
-#undef GCKPTI_ALWAYS
-#undef GCKPTI_ISA_NOINLINE
-#undef GCKPTI_KERNEL
-#undef GCKPTI_INLINED
 #undef GCKPTI_ISA
-#undef GCKPTI_DOUBLES
-#undef GCKPTI_MASK_OF
-#undef GCKPTI_LANE
 #undef GCKPTI_MM
-#undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
-#undef GCKPTI_UNROLL
 #pragma pop_macro("V")
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")
