@@ -302,20 +302,3 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     GCKPTI_BINARY_BUILDER(name)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
-
-/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
- * db = g where b is, else +0, stored or added. y may share memory with a or b. */
-GCKPTI_OP_KERNELS(where, if (backward) gckpti_zero_gradients(call, 0, 1); /* of the condition */
-                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
-                                       backward ? gckpti_where_gradient : gckpti_where_values,
-                                       gckpti_where_gradient))
-GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
-            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
-GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
-{
-    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
-    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
-    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
-    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
-}

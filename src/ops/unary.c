@@ -43,31 +43,7 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
-{
-    if (exponent >= -1.0f && exponent <= -1.0f)
-        return gckpt_apply(&gckpti_op_reciprocal, &x, 1, NULL, 0);
-    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
-}
-GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
-
-GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p)
-{
-    static const gckpt_op *const ops[] = { &gckpti_op_softplus, &gckpti_op_leaky_relu,
-                                           &gckpti_op_elu,      &gckpti_op_selu,
-                                           &gckpti_op_mish,     &gckpti_op_hardswish };
-    const int takes = kind == GCKPT_LEAKY_RELU || kind == GCKPT_ELU;
-    if (x && ((unsigned)kind > GCKPT_HARDSWISH))
-        return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "activation: kind %i is none of GCKPT_SOFTPLUS (0)"
-                           " to GCKPT_HARDSWISH (5)",
-                           (int)kind);
-    if (x && !takes && !(p >= 0.0f && p <= 0.0f))
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "%s: has no parameter: p must be 0, not %g",
-                           ops[kind]->name, (double)p);
-    return x ? gckpt_apply(ops[kind], &x, 1, takes ? &p : NULL, takes ? sizeof p : 0) : NULL;
-}
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
