@@ -264,8 +264,6 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
  * the graph; the op then returns NULL. */
 /* table (V,C), index i32 (..) -> (..,C): table[index[i]] for each i. Not in 0..V-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
-GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes broadcast: they match from the
  * last, and axes of size 1 or missing are repeated, not copied. A vector a is a row, a vector b a
  * column, without an axis in the result. GCKPT_NO_AXES: leading axes are equal, or b is (K,N). */
@@ -287,19 +285,13 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))), the approximation of gckpt_gelu_erf by tanh */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
-/* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
-GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);  /* e^x of each element */
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural log; -inf at 0, NaN for x<0 */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* square root; gradient inf at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* absolute value; gradient 0 at x = 0 */
-/* Converts bytes x (u8, may be reshaped) to f32: fma(x, scale, shift), e.g. scale 1/255 and shift 0
- * for values 0 to 1. An input of bytes takes a quarter of the memory of an input of floats. */
-GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
+GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);    /* x / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);    /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* exp(x) / sum of exp(x) over last axis */
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);     /* e^x of each element */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);     /* natural log; -inf at 0, NaN for x<0 */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);    /* square root; gradient inf at x = 0 */
 /* Returns x; its gradient does not flow back into the ops that compute x. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 #include "activations/api.h"

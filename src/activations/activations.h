@@ -6,6 +6,7 @@
 /* clang-format off */
 #define GCKPTI_MORE_UNARY_OPS(X)                                                                   \
     X(gelu_erf, gckpti_flops_20, GCKPT_IN(0), V(gelu_erf)(x), product, V(gelu_erf_deriv)(x))       \
+    X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))
 #define GCKPTI_MORE_UNARY_OPS_WITH(X)                                                              \

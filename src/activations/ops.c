@@ -27,6 +27,27 @@ GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind 
     return x ? gckpt_apply(ops[kind], &x, 1, takes ? &p : NULL, takes ? sizeof p : 0) : NULL;
 }
 
+/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
+GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
+                     "scale = %g and shift = %g must be finite")
+GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
+}
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
+                GCKPT_IS_U8);
+GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
+
+/* log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
+ * sum, g). As in softmax, y may share x's buffer, and dx g's. */
+GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
+GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
+            GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
+GCKPTI_BUILDER_0(log_softmax)
+
 /* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
  * db = g where b is, else +0, stored or added. y may share memory with a or b. */
 GCKPTI_OP_KERNELS(where, if (backward) gckpti_clear_grads(call, 0, 1); /* of the condition */

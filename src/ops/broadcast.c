@@ -139,8 +139,7 @@ static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows,
     c.comp += c.comp ? it->offset[3] : 0, c.steps[3] = it->step[3][0];
     for (; rows > 0; rows--, c.to += line, c.comp += c.comp ? line : 0) {
         gckpti_run_loop(s, &c, *s->run);
-        for (int t = 0; t < 3; t++)
-            c.in[t] += it->step[t][1];
+        c.in[0] += it->step[0][1], c.in[1] += it->step[1][1], c.in[2] += it->step[2][1];
     }
 }
 static void gckpti_loop_plane(const gckpti_strided *s)

@@ -27,12 +27,12 @@ GCKPTI_COLD_END
 /* Calls X(op, part) for each op; a switch can leave out a part other than CORE. */
 #define GCKPTI_OPS(X)                                                                              \
     X(relu, CORE) X(gelu, CORE) X(gelu_erf, ACTIVATIONS) X(silu, CORE) X(tanh, CORE)               \
-    X(sigmoid, CORE) X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE)               \
-    X(sqrt, CORE) X(abs, CORE) X(reciprocal, ACTIVATIONS) X(pow, ACTIVATIONS)                      \
+    X(sigmoid, CORE) X(softmax, CORE) X(log_softmax, ACTIVATIONS) X(exp, CORE) X(log, CORE)               \
+    X(sqrt, CORE) X(abs, ACTIVATIONS) X(reciprocal, ACTIVATIONS) X(pow, ACTIVATIONS)                      \
     X(clamp, ACTIVATIONS) X(leaky_relu, ACTIVATIONS) X(softplus, ACTIVATIONS) X(elu, ACTIVATIONS)  \
     X(selu, ACTIVATIONS) X(mish, ACTIVATIONS) X(hardswish, ACTIVATIONS) X(prelu, ACTIVATIONS)      \
     X(sin, ACTIVATIONS) X(cos, ACTIVATIONS) X(detach, CORE) X(scale, CORE) X(dropout, CORE)        \
-    X(from_u8, CORE) X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, ACTIVATIONS)   \
+    X(from_u8, ACTIVATIONS) X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, ACTIVATIONS)   \
     X(minimum, ACTIVATIONS) X(where, ACTIVATIONS) X(permute, AXES) X(slice, CORE) X(concat, AXES)  \
     X(pad, AXES) X(sum, AXES) X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES)          \
     X(embed, CORE) X(matmul, CORE) X(top_k, AXES) X(top_k_indices, AXES)                           \
@@ -40,7 +40,7 @@ GCKPTI_COLD_END
     X(rmsnorm, CORE) X(attention, ATTENTION) X(masked_attention, ATTENTION) X(rotary, ATTENTION)   \
     X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)      \
     X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
-    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
+    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, AXES)             \
     X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
     X(conv2d, IMAGES) X(delta_state, RECURRENT)
@@ -152,7 +152,6 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(exp, gckpti_flops_20, GCKPT_OUT, V(exp)(x), product, x)                                      \
     X(log, gckpti_flops_20, GCKPT_IN(0), V(log)(x), quotient, x)                                   \
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
-    X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
     GCKPTI_MORE_UNARY_OPS(X)
 /* Ops with attributes o, and those without a builder of their own (of gckpt_activation, gckpt_pow):
  * also how many attributes, the condition that they meet, and the error if they do not. */

@@ -55,36 +55,17 @@ GCKPTI_DESC_ALL(detach, NULL, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPTI_BUILDER_0(detach)
 
-/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
-GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
-                     "scale = %g and shift = %g must be finite")
-GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
-}
-GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
-                GCKPT_IS_U8);
-GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
-
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
- * sum, g). Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
+ * Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
 GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 {
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
 GCKPTI_OP_KERNELS(softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(softmax)))
-GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
 GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
-            GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
-GCKPTI_BUILDER_0(log_softmax)
 
 /* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, with the mask computed
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
