@@ -119,7 +119,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
-#ifndef GCKPTI_SEPARATE_TU /* kernels/all.c includes it, since it compiles slowly */
+/* kernels/all.c includes it, since it compiles slowly. */
+#ifndef GCKPTI_SEPARATE_TU
 #include <immintrin.h>
 #endif
 #else

@@ -27,18 +27,19 @@ GCKPTI_COLD_END
 /* Calls X(op, part) for each op; a switch can leave out a part other than CORE. */
 #define GCKPTI_OPS(X)                                                                              \
     X(relu, CORE) X(gelu, CORE) X(gelu_erf, ACTIVATIONS) X(silu, CORE) X(tanh, CORE)               \
-    X(sigmoid, CORE) X(softmax, CORE) X(log_softmax, ACTIVATIONS) X(exp, CORE) X(log, CORE)               \
-    X(sqrt, CORE) X(abs, ACTIVATIONS) X(reciprocal, ACTIVATIONS) X(pow, ACTIVATIONS)                      \
+    X(sigmoid, CORE) X(softmax, CORE) X(log_softmax, ACTIVATIONS) X(exp, CORE) X(log, CORE)        \
+    X(sqrt, CORE) X(abs, ACTIVATIONS) X(reciprocal, ACTIVATIONS) X(pow, ACTIVATIONS)               \
     X(clamp, ACTIVATIONS) X(leaky_relu, ACTIVATIONS) X(softplus, ACTIVATIONS) X(elu, ACTIVATIONS)  \
     X(selu, ACTIVATIONS) X(mish, ACTIVATIONS) X(hardswish, ACTIVATIONS) X(prelu, ACTIVATIONS)      \
     X(sin, ACTIVATIONS) X(cos, ACTIVATIONS) X(detach, CORE) X(scale, CORE) X(dropout, CORE)        \
-    X(from_u8, ACTIVATIONS) X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, ACTIVATIONS)   \
-    X(minimum, ACTIVATIONS) X(where, ACTIVATIONS) X(permute, AXES) X(slice, CORE) X(concat, AXES)  \
-    X(pad, AXES) X(sum, AXES) X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES)          \
-    X(embed, CORE) X(matmul, CORE) X(top_k, AXES) X(top_k_indices, AXES)                           \
-    X(gru_reset_before, RECURRENT) X(broadcast_matmul, AXES) X(linear, CORE) X(layernorm, CORE)    \
-    X(rmsnorm, CORE) X(attention, ATTENTION) X(masked_attention, ATTENTION) X(rotary, ATTENTION)   \
-    X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)      \
+    X(from_u8, ACTIVATIONS) X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE)                    \
+    X(maximum, ACTIVATIONS) X(minimum, ACTIVATIONS) X(where, ACTIVATIONS) X(permute, AXES)         \
+    X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES) X(mean, AXES) X(max, AXES)            \
+    X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE) X(top_k, AXES)                 \
+    X(top_k_indices, AXES) X(gru_reset_before, RECURRENT) X(broadcast_matmul, AXES)                \
+    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
+    X(masked_attention, ATTENTION) X(rotary, ATTENTION) X(cross_entropy, CORE)                     \
+    X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)                             \
     X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
     X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, AXES)             \
     X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
