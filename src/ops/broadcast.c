@@ -136,8 +136,8 @@ static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows,
         c.in[t] += it->offset[t] + row * it->step[t][1] + j * c.steps[t];
     }
     c.to = to ? to : c.to + it->offset[3], c.n = n;
-    c.comp += c.comp ? it->offset[3] : 0, c.steps[3] = it->step[3][0];
-    for (; rows > 0; rows--, c.to += line, c.comp += c.comp ? line : 0) {
+    c.comp = c.comp ? c.comp + it->offset[3] : NULL, c.steps[3] = it->step[3][0];
+    for (; rows > 0; rows--, c.to += line, c.comp = c.comp ? c.comp + line : NULL) {
         gckpti_run_loop(s, &c, *s->run);
         c.in[0] += it->step[0][1], c.in[1] += it->step[1][1], c.in[2] += it->step[2][1];
     }
