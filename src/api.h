@@ -260,8 +260,6 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
  * the graph; the op then returns NULL. */
 /* table (V,C), index i32 (..) -> (..,C): table[index[i]] for each i. Not in 0..V-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
-GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes broadcast: they match from the
  * last, and axes of size 1 or missing are repeated, not copied. A vector a is a row, a vector b a
  * column, without an axis in the result. GCKPT_NO_AXES: leading axes are equal, or b is (K,N). */
@@ -283,40 +281,16 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))), the approximation of gckpt_gelu_erf by tanh */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
-GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
-/* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
-GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
-typedef enum {
-    GCKPT_SOFTPLUS,   /* log(1 + exp(x)), without overflow */
-    GCKPT_LEAKY_RELU, /* x if x > 0, else p x; the gradient at x = 0 is p; p is finite and >= 0 */
-    GCKPT_ELU,        /* x if x > 0, else p (exp(x) - 1), with a finite p, usually 1 */
-    GCKPT_SELU,       /* 1.0507 elu(x) with p = 1.67326 (Klambauer 2017) */
-    GCKPT_MISH,       /* x tanh(log(1 + exp(x))) (Misra 2019) */
-    GCKPT_HARDSWISH   /* x min(max(x + 3, 0), 6) / 6 */
-} gckpt_activation_kind;
-/* Computes a less common activation, whose parameter is p; for kinds without one, p must be 0. */
-GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);  /* e^x of each element */
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural log; -inf at 0, NaN for x<0 */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* square root; gradient inf at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* absolute value; gradient 0 at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);  /* sin(x), x in radians, finite */
-GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);  /* cos(x), x in radians, finite */
-/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). An
- * exponent of -1 gives 1 / x. */
-GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
- * gradient is 1 where low < x < high, else 0 (also where x equals a limit). */
-GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
-/* Converts bytes x (u8, may be reshaped) to f32: fma(x, scale, shift), e.g. scale 1/255 and shift 0
- * for values 0 to 1. An input of bytes takes a quarter of the memory of an input of floats. */
-GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
+GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);    /* x / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);    /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* exp(x) / sum of exp(x) over last axis */
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);     /* e^x of each element */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);     /* natural log; -inf at 0, NaN for x<0 */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);    /* square root; gradient inf at x = 0 */
 /* Returns x; its gradient does not flow back into the ops that compute x. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
+#include "activations/api.h"
 #include "attention/api.h"
 #include "images/api.h"
 #include "recurrent/api.h"
@@ -326,15 +300,6 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Returns x if x > 0, else slope * x; the slope, trained or not, is broadcast: (C) or (1). */
-GCKPT_API gckpt_tensor *gckpt_prelu(gckpt_tensor *x, gckpt_tensor *slope);
-/* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
- * gradient. */
-GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
-GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all broadcast.
- * Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
-GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x, elementwise */
 /* Zeroes each element with probability p and scales the others by 1/(1-p) (Srivastava 2014);
  * returns x in INFERENCE plans. The mask is a function of the store's seed, the step, the tensor's

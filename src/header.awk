@@ -557,6 +557,18 @@ function comment_before(i,    k) {
         ;
     return text[k] ~ /^\/\* ----/ ? i : k
 }
+# Returns the line without the rows X(op, PART) of parts that the edition lacks.
+function without_absent_rows(line,    rest, row) {
+    for (rest = ""; match(line, /X\([a-z0-9_]+, [A-Z_]+\)/); line = substr(line, RSTART + RLENGTH)) {
+        row = substr(line, RSTART, RLENGTH)
+        rest = rest substr(line, 1, RSTART - 1)
+        sub(/^.*, /, "", row)
+        sub(/\)$/, "", row)
+        if (!(("GCKPT_NO_" row) in undefined))
+            rest = rest substr(line, RSTART, RLENGTH)
+    }
+    return rest line
+}
 # Notes the names in lines from..to as used by function u (0: by text between functions). A macro that pastes names uses every
 # function of that form.
 function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
@@ -579,7 +591,7 @@ function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
         while (match(line, /V\([a-z0-9_#]+\)/)) # num/isa.h
             line = substr(line, 1, RSTART - 1) "gckpti_" substr(line, RSTART + 2, RLENGTH - 3) " " substr(line, RSTART + RLENGTH)
         if (u == 0 && line ~ /^[A-Z_0-9]+\(|\\$/) # a word of a list can become a name by gckpti_##name
-            for (n = split(line, at, /[^a-z0-9_]+/); n > 0; n--)
+            for (n = split(without_absent_rows(line), at, /[^a-z0-9_]+/); n > 0; n--)
                 uses[0] = uses[0] " gckpti_" at[n]
         while (match(line, /gckpti_[a-z0-9_]*##[a-z]+(##[a-z0-9_]+)?/)) {
             word = substr(line, RSTART, RLENGTH)

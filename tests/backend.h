@@ -209,6 +209,11 @@ static void device_run(const gckpt_call *call, gckpt_kernel kernel)
 #define DEVICE_AXES(name)      X(name)
 #define DEVICE_IMAGES(name)
 #define DEVICE_RECURRENT(name)
+#ifndef GCKPT_NO_ACTIVATIONS
+#define DEVICE_ACTIVATIONS(name) X(name)
+#else
+#define DEVICE_ACTIVATIONS(name)
+#endif
 #ifndef GCKPT_NO_LOSSES
 #define DEVICE_LOSSES(name) X(name)
 #else

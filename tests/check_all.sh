@@ -242,7 +242,7 @@ without_parts()
 module_alone()
 {
     module=${1%%,*}
-    wanted="$(echo "$1" | tr ',' ' ') stream constants inspect user_ops schedules axes linear_loss"
+    wanted="$(echo "$1" | tr ',' ' ') stream constants inspect user_ops schedules axes activations linear_loss"
     mkdir -p "$B/with-$module"
     rm -f "$B/with-$module.o"
     sh src/header.sh src core "$wanted" > "$B/with-$module/gradckpt.h" || return 1

@@ -89,12 +89,12 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
         if (mask.step[k])
             s.n[k] = all[k];
     if (backward && !call->kernels)
-        gckpti_zero_gradients(call, 0, 3);
+        gckpti_clear_grads(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
         gckpti_run_heads(&f32, backward, GCKPTI_KERNEL_OF(call, attention->heads, &plain));
     if (!backward || !call->in[3].grad)
         return;
-    gckpti_zero_gradients(call, 3, 4);
+    gckpti_clear_grads(call, 3, 4);
     gckpt_parallel(call->kernels ? call : NULL, items,
                    2 * call->shape.d[0] * s.h.t * s.h.s * s.h.c / items, gckpti_mask_item, &s);
 }

@@ -340,7 +340,7 @@ static void gckpti_run_attention(const gckpt_call *call, int backward)
     if (gckpti_is_mixed(call))
         plain.backward = gckpti_mixed_gradients;
     if (backward && !call->kernels)
-        gckpti_zero_gradients(call, 0, 3);
+        gckpti_clear_grads(call, 0, 3);
     gckpti_run_heads(call, backward,
                      GCKPTI_KERNEL_OF(call, attention->heads + gckpti_is_mixed(call), &plain));
 }

@@ -24,4 +24,6 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
  * of equal ones the lower index. The gradient goes to them. Unless `indices` is NULL, sets *indices
  * to their indices (i32), which may be used as those of gckpt_argmax. */
 GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tensor **indices);
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 #endif /* GCKPT_NO_AXES */

@@ -33,7 +33,7 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
 /* Adds a product of a and b, which may be vectors and whose leading axes are broadcast, to the
  * graph. */
 GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int transposed);
-#define GCKPTI_IF_AXES(x, otherwise) x
 #else
-#define GCKPTI_IF_AXES(x, otherwise) otherwise
+#define gckpti_matmul_of(a, b, transposed)                                                         \
+    gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, transposed)
 #endif

@@ -370,4 +370,20 @@ GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tens
         *indices = values ? gckpt_apply(&gckpti_op_top_k_indices, &x, 1, o, sizeof o) : NULL;
     return values;
 }
+
+/* gather: as embed (ops/embed.c), but each sample has its own table. */
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
+}
+GCKPTI_OP_KERNELS(gather, gckpti_run_take(call, backward))
+GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows, GCKPT_INDEX(1),
+                 GCKPT_IN(1));
+GCKPTI_BINARY_BUILDER(gather)
 #endif

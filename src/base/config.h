@@ -185,7 +185,8 @@ extern "C" {
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES) X(SCHEDULES)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES) X(SCHEDULES)           \
+    X(ACTIVATIONS)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \

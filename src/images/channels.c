@@ -234,7 +234,7 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
         s.items = (n + s.width - 1) / s.width;
     }
     if (backward)
-        gckpti_zero_gradients(call, 1, call->inputs);
+        gckpti_clear_grads(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_add_stats(&s);
     const int64_t items = backward ? s.items : images * s.items, cost = 4 * gckpti_elements(x);

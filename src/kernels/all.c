@@ -16,6 +16,7 @@
 #include "num/num.h"
 #include "ops/loops.h"
 #include "ops/rows.h"
+#include "activations/loops.h"
 #include "attention/loops.h"
 #include "images/loops.h"
 #include "recurrent/loops.h"

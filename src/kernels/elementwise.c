@@ -9,7 +9,7 @@
 static const gckpti_loops V(elementwise)[] = {
     GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
         GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS)
-            GCKPTI_LOOPS(where_values, where_gradient, where_gradient)
+            GCKPTI_IF_ACTIVATIONS(GCKPTI_LOOPS(where_values, where_gradient, where_gradient))
 };
 #undef GCKPTI_LOOPS
 #undef GCKPTI_UNARY_LOOPS

@@ -136,11 +136,10 @@ static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows,
         c.in[t] += it->offset[t] + row * it->step[t][1] + j * c.steps[t];
     }
     c.to = to ? to : c.to + it->offset[3], c.n = n;
-    c.comp += c.comp ? it->offset[3] : 0, c.steps[3] = it->step[3][0];
-    for (; rows > 0; rows--, c.to += line, c.comp += c.comp ? line : 0) {
+    c.comp = c.comp ? c.comp + it->offset[3] : NULL, c.steps[3] = it->step[3][0];
+    for (; rows > 0; rows--, c.to += line, c.comp = c.comp ? c.comp + line : NULL) {
         gckpti_run_loop(s, &c, *s->run);
-        for (int t = 0; t < 3; t++)
-            c.in[t] += it->step[t][1];
+        c.in[0] += it->step[0][1], c.in[1] += it->step[1][1], c.in[2] += it->step[2][1];
     }
 }
 static void gckpti_loop_plane(const gckpti_strided *s)
@@ -302,20 +301,3 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     GCKPTI_BINARY_BUILDER(name)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
-
-/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
- * db = g where b is, else +0, stored or added. y may share memory with a or b. */
-GCKPTI_OP_KERNELS(where, if (backward) gckpti_zero_gradients(call, 0, 1); /* of the condition */
-                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
-                                       backward ? gckpti_where_gradient : gckpti_where_values,
-                                       gckpti_where_gradient))
-GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
-            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
-GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
-{
-    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
-    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
-    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
-    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
-}

@@ -3,43 +3,42 @@
 #include "ops/internal.h"
 
 /* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
-/* Adds a loss with weights or label smoothing to the graph. */
-static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
-                                          gckpt_tensor *weights, const float *smoothing)
+/* Adds a loss to the graph: by op `with` if it has weights or label smoothing. */
+static gckpt_tensor *gckpti_loss_new(const gckpt_op *op, const gckpt_op *with, gckpt_tensor *x,
+                                     gckpt_tensor *target, gckpt_tensor *weights,
+                                     const float *smoothing)
 {
-    if (!op)
+    if (!weights && (!smoothing || (*smoothing >= 0.0f && *smoothing <= 0.0f)))
+        return gckpti_apply_to(op, x, target, NULL, NULL, 0);
+    if (!with)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
                            "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
-    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
+    return gckpti_apply_to(with, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                             gckpt_tensor *weights, float smoothing)
 {
-    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
-                                    targets, weights, &smoothing);
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
+    return gckpti_loss_new(&gckpti_op_cross_entropy,
+                           GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits, targets,
+                           weights, &smoothing);
 }
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights)
 {
-    if (weights)
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
-                                    prediction, target, weights, NULL);
-    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+    return gckpti_loss_new(&gckpti_op_mean_squared_error,
+                           GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with), prediction, target,
+                           weights, NULL);
 }
 
 /* ---- matrix products: ops of products.c and, with broadcast operands, of axes/matmul.c ---- */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 0),
-                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0));
+    return gckpti_matmul_of(a, b, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 1),
-                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1));
+    return gckpti_matmul_of(a, b, 1);
 }

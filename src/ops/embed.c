@@ -1,8 +1,8 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-/* ---- embed: out[r] = table[index[r]]; backward: dtable[index[r]] += g[r], row by row. gather: the
- * same, but each sample has its own table. */
+/* ---- embed: out[r] = table[index[r]]; backward: dtable[index[r]] += g[r], row by row. gather
+ * (axes/ops.c): the same, but each sample has its own table. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -12,17 +12,6 @@ static gckpt_result gckpti_embed_shape(gckpt_call *call)
                           GCKPT_MAX_DIMS - 1);
     call->shape = *index;
     call->shape.d[call->shape.n++] = table->d[1];
-    return GCKPT_OK;
-}
-
-static gckpt_result gckpti_gather_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
-    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
-        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
-                          index);
-    call->shape = *x;
-    call->shape.d[1] = index->d[1];
     return GCKPT_OK;
 }
 
@@ -76,7 +65,6 @@ static void gckpti_run_take(const gckpt_call *call, int backward)
                     4 * rows / samples * GCKPTI_COLUMNS, gckpti_take_columns);
 }
 GCKPTI_OP_KERNELS(embed, gckpti_run_take(call, backward))
-GCKPTI_OP_KERNELS(gather, gckpti_run_take(call, backward))
 
 /* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
 static int64_t gckpti_table_rows(const gckpt_call *call, int i)
@@ -87,9 +75,6 @@ static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 
 GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
-                 GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_BINARY_BUILDER(gather)
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {

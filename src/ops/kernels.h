@@ -13,7 +13,7 @@ enum {
     GCKPTI_FIRST_BINARY = GCKPTI_KIND_add
 };
 #undef GCKPTI_KIND
-enum { GCKPTI_ROW_OP_softmax, GCKPTI_ROW_OP_log_softmax, GCKPTI_ROW_OP_norm };
+enum { GCKPTI_ROW_OP_softmax, GCKPTI_ROW_OP_norm, GCKPTI_ROW_OP_log_softmax };
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
 /* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
 enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };

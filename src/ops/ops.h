@@ -3,6 +3,7 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/products.h"
+#include "activations/activations.h"
 
 GCKPTI_COLD_END
 
@@ -25,20 +26,22 @@ GCKPTI_COLD_END
 /* clang-format off */
 /* Calls X(op, part) for each op; a switch can leave out a part other than CORE. */
 #define GCKPTI_OPS(X)                                                                              \
-    X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
-    X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
-    X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
-    X(elu, CORE) X(selu, CORE) X(mish, CORE) X(hardswish, CORE) X(prelu, CORE)                     \
-    X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
-    X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
-    X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
-    X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
-    X(top_k, AXES) X(top_k_indices, AXES) X(gru_reset_before, RECURRENT)                           \
-    X(broadcast_matmul, AXES) X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE)                  \
-    X(attention, ATTENTION) X(masked_attention, ATTENTION) X(rotary, ATTENTION)                    \
-    X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)      \
+    X(relu, CORE) X(gelu, CORE) X(gelu_erf, ACTIVATIONS) X(silu, CORE) X(tanh, CORE)               \
+    X(sigmoid, CORE) X(softmax, CORE) X(log_softmax, ACTIVATIONS) X(exp, CORE) X(log, CORE)        \
+    X(sqrt, CORE) X(abs, ACTIVATIONS) X(reciprocal, ACTIVATIONS) X(pow, ACTIVATIONS)               \
+    X(clamp, ACTIVATIONS) X(leaky_relu, ACTIVATIONS) X(softplus, ACTIVATIONS) X(elu, ACTIVATIONS)  \
+    X(selu, ACTIVATIONS) X(mish, ACTIVATIONS) X(hardswish, ACTIVATIONS) X(prelu, ACTIVATIONS)      \
+    X(sin, ACTIVATIONS) X(cos, ACTIVATIONS) X(detach, CORE) X(scale, CORE) X(dropout, CORE)        \
+    X(from_u8, ACTIVATIONS) X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE)                    \
+    X(maximum, ACTIVATIONS) X(minimum, ACTIVATIONS) X(where, ACTIVATIONS) X(permute, AXES)         \
+    X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES) X(mean, AXES) X(max, AXES)            \
+    X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE) X(top_k, AXES)                 \
+    X(top_k_indices, AXES) X(gru_reset_before, RECURRENT) X(broadcast_matmul, AXES)                \
+    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
+    X(masked_attention, ATTENTION) X(rotary, ATTENTION) X(cross_entropy, CORE)                     \
+    X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)                             \
     X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
-    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
+    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, AXES)             \
     X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
     X(conv2d, IMAGES) X(delta_state, RECURRENT)
@@ -144,42 +147,18 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
 #define GCKPTI_UNARY_OPS(X)                                                                        \
     X(relu, NULL, GCKPT_OUT, V(vmax)(V(zero)(), x), masked, x) /* NaN and -0 stay */               \
     X(gelu, gckpti_flops_20, GCKPT_IN(0), V(gelu)(x), product, V(gelu_deriv)(x))                   \
-    X(gelu_erf, gckpti_flops_20, GCKPT_IN(0), V(gelu_erf)(x), product, V(gelu_erf_deriv)(x))       \
     X(silu, gckpti_flops_20, GCKPT_IN(0), V(silu)(x), product, V(silu_deriv)(x))                   \
     X(tanh, gckpti_flops_20, GCKPT_OUT, V(tanh)(x), product, V(tanh_deriv)(x))                     \
     X(sigmoid, gckpti_flops_20, GCKPT_OUT, V(sigmoid)(x), product, V(sigmoid_deriv)(x))            \
     X(exp, gckpti_flops_20, GCKPT_OUT, V(exp)(x), product, x)                                      \
     X(log, gckpti_flops_20, GCKPT_IN(0), V(log)(x), quotient, x)                                   \
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
-    X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
-    X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
-    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))
+    GCKPTI_MORE_UNARY_OPS(X)
 /* Ops with attributes o, and those without a builder of their own (of gckpt_activation, gckpt_pow):
- * also how many attributes, the condition that they meet, and the error if they do not.
- * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
+ * also how many attributes, the condition that they meet, and the error if they do not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
-    X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
-      o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
-      1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
-      "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
-    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x, 0, 1, "")                  \
-    X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
-      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
-      "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \
     X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]), 1, 1, "")                                  \
-    X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
-      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
-      1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
-      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")        \
-    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x),         \
-      0, 1, "")                                                                                    \
-    X(elu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, 1.0f, o[0]), product,                           \
-      V(elu_deriv)(x, 1.0f, o[0]), 1, (o[0] - o[0] == 0.0f), "alpha = %g must be finite")          \
-    X(selu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), product,   \
-      V(elu_deriv)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), 0, 1, "")                                \
-    X(mish, gckpti_flops_20, GCKPT_IN(0), V(mish)(x), product, V(mish_deriv)(x), 0, 1, "")         \
-    X(hardswish, gckpti_flops_8, GCKPT_IN(0), V(hardswish)(x), product, V(hardswish_deriv)(x),     \
-      0, 1, "")
+    GCKPTI_MORE_UNARY_OPS_WITH(X)
 /* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
  * the rule: g, and a factor or divisor. x: the input; y: the other input. */
 #define GCKPTI_BINARY_GRADS(X)                                                                     \
@@ -188,13 +167,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(times_other, product, g, y)                                                                  \
     X(numerator, quotient, g, y)                                                                   \
     X(denominator, product, -g, y / x / x)                                                         \
-    X(not_negative, product, g, V(if_less)(V(zero)(), x, V(set1)(1.0f), y))                        \
-    X(negative_part, product, V(if_less)(V(zero)(), y, V(zero)(), g),                              \
-      V(if_less)(V(zero)(), y, V(zero)(), y))                           \
-    X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
-      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
-    X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
-      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
+    GCKPTI_MORE_BINARY_GRADS(X)
 /* Elementwise ops of two inputs, which are broadcast: name, cost, flags, value, then for both
  * inputs the gradient and what it reads (maximum and minimum: docs/numerics.md, r1). */
 #define GCKPTI_BINARY_OPS(X)                                                                       \
@@ -202,12 +175,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(sub, NULL, GCKPT_PASSES_GRAD(0), x - y, identity, 0, negate, 0)                              \
     X(mul, NULL, 0, (x * y), times_other, GCKPT_IN(1), times_other, GCKPT_IN(0))                   \
     X(div, gckpti_flops_8, 0, x / y, numerator, GCKPT_IN(1), denominator, GCKPTI_BOTH_INPUTS)      \
-    X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,  \
-      larger, GCKPTI_BOTH_INPUTS)                                                                  \
-    X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS, \
-      smaller, GCKPTI_BOTH_INPUTS)                                                                 \
-    X(prelu, NULL, 0, V(if_less)(V(zero)(), x, x, y * x), not_negative, GCKPTI_BOTH_INPUTS,        \
-      negative_part, GCKPT_IN(0))
+    GCKPTI_MORE_BINARY_OPS(X)
 enum { GCKPTI_BOTH_INPUTS = 3 }; /* GCKPT_IN(0) | GCKPT_IN(1) */
 /* clang-format on */
 
@@ -414,4 +382,5 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
 #include "num/plain_begin.h"
 #include "ops/loops.h"
 #include "ops/rows.h"
+#include "activations/loops.h"
 #include "num/plain_end.h"

@@ -217,30 +217,6 @@ GCKPTI_KERNEL void V(softmax_row_grad)(const gckpt_call *call, int64_t r)
     }
 }
 
-GCKPTI_KERNEL void V(log_softmax_row)(const gckpt_call *call, int64_t r)
-{
-    int64_t n = gckpti_last(&call->shape);
-    const float *x = call->in[0].data + r * n;
-    float max, sum, *y = call->out + r * n;
-    V(online)(x, NULL, n, 1, &max, &sum);
-    gckpti_softmax_end(&max, &sum);
-    const FLOATS top = V(set1)(max), rest = V(set1)(V(log_scalar)(sum));
-    for (int64_t j = 0; j < n; j += W)
-        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
-}
-
-GCKPTI_KERNEL void V(log_softmax_row_grad)(const gckpt_call *call, int64_t r)
-{
-    int64_t n = gckpti_last(&call->shape);
-    const float *y = call->out + r * n, *g = call->grad_out + r * n;
-    float *d = call->in[0].grad + r * n;
-    const FLOATS sum = V(set1)(V(sum_from)(g, n, 0.0f));
-    for (int64_t j = 0; j < n; j += W) {
-        const FLOATS p = V(exp)(V(load_n)(y + j, n - j));
-        V(put_n)(d + j, V(fnma)(p, sum, V(load_n)(g + j, n - j)), call->in[0].accumulate, n - j);
-    }
-}
-
 /* Formulas and saved of layernorm and rmsnorm: see ops/norms.c. */
 GCKPTI_KERNEL void V(norm_row)(const gckpt_call *call, int64_t r)
 {

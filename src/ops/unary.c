@@ -29,12 +29,11 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
-#define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
                                backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
-    GCKPTI_DESC(name, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+    GCKPTI_DESC(name, shape, flops, GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE, reads);
 #define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
     GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
     GCKPTI_BUILDER_0(name)
@@ -43,31 +42,7 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
-{
-    if (exponent >= -1.0f && exponent <= -1.0f)
-        return gckpt_apply(&gckpti_op_reciprocal, &x, 1, NULL, 0);
-    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
-}
-GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
-
-GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p)
-{
-    static const gckpt_op *const ops[] = { &gckpti_op_softplus, &gckpti_op_leaky_relu,
-                                           &gckpti_op_elu,      &gckpti_op_selu,
-                                           &gckpti_op_mish,     &gckpti_op_hardswish };
-    const int takes = kind == GCKPT_LEAKY_RELU || kind == GCKPT_ELU;
-    if (x && ((unsigned)kind > GCKPT_HARDSWISH))
-        return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "activation: kind %i is none of GCKPT_SOFTPLUS (0)"
-                           " to GCKPT_HARDSWISH (5)",
-                           (int)kind);
-    if (x && !takes && !(p >= 0.0f && p <= 0.0f))
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "%s: has no parameter: p must be 0, not %g",
-                           ops[kind]->name, (double)p);
-    return x ? gckpt_apply(ops[kind], &x, 1, takes ? &p : NULL, takes ? sizeof p : 0) : NULL;
-}
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -79,36 +54,17 @@ GCKPTI_DESC_ALL(detach, NULL, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPTI_BUILDER_0(detach)
 
-/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
-GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
-                     "scale = %g and shift = %g must be finite")
-GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
-}
-GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
-                GCKPT_IS_U8);
-GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
-
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
- * sum, g). Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
+ * Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
 GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 {
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
 GCKPTI_OP_KERNELS(softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(softmax)))
-GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
 GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
-            GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
-GCKPTI_BUILDER_0(log_softmax)
 
 /* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, with the mask computed
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,

@@ -376,7 +376,7 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
         s.da = s.h + fast * most * s.steps * s.units;
         s.pack = s.da + most * s.steps * s.gates;
         gckpti_zero_unless(s.zero, s.units, 0);
-        gckpti_zero_gradients(call, 1, s.bias ? 3 : 2);
+        gckpti_clear_grads(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);

@@ -162,7 +162,8 @@ static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refu
     return hash;
 }
 
-#if !defined(GCKPT_NO_AXES) || !defined(GCKPT_NO_RECURRENT) || !defined(GCKPT_NO_IMAGES) || !defined(GCKPT_NO_LOSSES)
+#if !defined(GCKPT_NO_ACTIVATIONS) || !defined(GCKPT_NO_AXES) || !defined(GCKPT_NO_RECURRENT) || \
+    !defined(GCKPT_NO_IMAGES) || !defined(GCKPT_NO_LOSSES)
 /* Plans a loss of g, the only graph of the store, and runs one step. */
 static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const gckpt_feed *feeds, int count,
                      const char *what)
@@ -324,7 +325,7 @@ static void budgets(uint64_t hash)
 
 static float numbers[ROWS * 6 * 6 * 2];
 
-/* Ops that a switch can omit: permutations and sums of axes, recurrent layers, images, losses. */
+/* Ops that a switch can omit: less common activations, permutations and sums of axes, recurrent layers, images, losses. */
 static void ops(void)
 {
     gckpt_store *s;
@@ -341,6 +342,17 @@ static void ops(void)
     y = gckpt_permute(gckpt_linear(x, weight(x, "w", 4, 4), NULL), axes, 3);
     y = gckpt_mul(gckpt_mean(gckpt_pad(y, 2, 1, 0, GCKPT_PAD_VALUE, 1), 1), gckpt_max(gckpt_pad(y, 2, 0, 1, GCKPT_PAD_VALUE, 0), 1));
     run_loss(g, s, gckpt_sum_loss(y), feeds, 1, "AXES");
+#endif
+#ifndef GCKPT_NO_ACTIVATIONS
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 4));
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = numbers;
+    y = gckpt_gelu_erf(gckpt_linear(x, weight(x, "w", 4, 4), NULL));
+    y = gckpt_maximum(gckpt_activation(y, GCKPT_ELU, 1), gckpt_pow(gckpt_cos(y), 3));
+    y = gckpt_where(x, gckpt_prelu(y, x), gckpt_clamp(y, 0, 1));
+    run_loss(g, s, gckpt_sum_loss(y), feeds, 1, "ACTIVATIONS");
 #endif
 #ifndef GCKPT_NO_RECURRENT
     s = gckpt_store_new(NULL);

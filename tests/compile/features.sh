@@ -15,7 +15,7 @@ mkdir -p $B
 names_in() { sed -n 's/^| `GCKPT_NO_\([A-Z0-9_]*\)` .*/\1/p' "$1" | grep -vx 'HEAP\|STDIO\|FAST\|TEXT'; } # no parts: these four
 parts=$(names_in docs/building.md)
 # Parts that change kernels. All other parts are tested with GCKPT_NO_FAST, which compiles faster.
-in_kernels="TRAINING BF16 QUANT ATTENTION RECURRENT IMAGES LOSSES AMX AVX512 AVX2"
+in_kernels="ACTIVATIONS TRAINING BF16 QUANT ATTENTION RECURRENT IMAGES LOSSES AMX AVX512 AVX2"
 
 # The largest allowed size of the whole header in KB, compiled by gcc -O2 for x86-64. A change that needs more raises
 # the number in a separate commit. The check also fails if docs/benchmarks/features.tsv differs from the measured size

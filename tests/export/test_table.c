@@ -364,7 +364,7 @@ static void needs(void)
 {
     static const char refusal[] = "#ifdef GCKPT_%s\n#error \"plan a: ";
     const gckpt_init normal = { 0.3f, 0, 0 };
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < 6; kind++) {
 #ifdef GCKPT_NO_BF16
         if (kind == 2)
             continue;
@@ -381,6 +381,7 @@ static void needs(void)
                              &(gckpt_rotary_desc){ .heads = 2 });
         else
             y = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal));
+        y = kind == 5 ? gckpt_sin(y) : y;
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
         gckpt_plan_desc d = { .bf16.precision = kind == 2 ? GCKPT_BF16 : GCKPT_FP32,
                               .mode = kind == 3 ? GCKPT_INFERENCE : GCKPT_STORE_ALL };
@@ -389,8 +390,9 @@ static void needs(void)
         static const struct {
             const char *what;
             int kinds;
-        } all[] = { { "NO_RECURRENT", 2 }, { "NO_IMAGES", 0 },    { "NO_BF16", 4 }, { "NO_TRAINING", 23 },
-                    { "NO_AXES", 0 },      { "NO_ATTENTION", 16 }, { "NO_LOSSES", 0 }, { "NO_CACHES", 0 }, { "SMALL", 4 } };
+        } all[] = { { "NO_RECURRENT", 2 }, { "NO_IMAGES", 0 },    { "NO_BF16", 4 }, { "NO_TRAINING", 55 },
+                    { "NO_AXES", 0 },      { "NO_ATTENTION", 16 }, { "NO_LOSSES", 0 }, { "NO_CACHES", 0 }, { "SMALL", 4 },
+                    { "NO_ACTIVATIONS", 32 } };
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             char text[80];
             snprintf(text, sizeof text, refusal, all[i].what);

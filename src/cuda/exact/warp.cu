@@ -72,8 +72,8 @@ void rows_by(const gckpt_call *call, bool backward, const O &attributes = {})
 
 template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
 {
-    if (LOG)
-        rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(call, backward);
-    else
-        rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
+    GCKPTI_IF_ACTIVATIONS(
+        if (LOG) return rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(
+            call, backward));
+    rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
 }
