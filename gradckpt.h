@@ -138,11 +138,11 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1193
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1238
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1194
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1242
  *     >>store     parameters and optimiser state, however they are stored                     1579
  *     >>graph     tensors, views, segments, gckpt_apply                                        580
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7733
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4740
@@ -543,8 +543,6 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
  * the graph; the op then returns NULL. */
 /* table (V,C), index i32 (..) -> (..,C): table[index[i]] for each i. Not in 0..V-1: E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
-/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
-GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* Matrix product a (..,M,K) x b (..,K,N) -> (..,M,N). Leading axes broadcast: they match from the
  * last, and axes of size 1 or missing are repeated, not copied. A vector a is a row, a vector b a
  * column, without an axis in the result. GCKPT_NO_AXES: leading axes are equal, or b is (K,N). */
@@ -566,11 +564,17 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))), the approximation of gckpt_gelu_erf by tanh */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);    /* x / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);    /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* exp(x) / sum of exp(x) over last axis */
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);     /* e^x of each element */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);     /* natural log; -inf at 0, NaN for x<0 */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);    /* square root; gradient inf at x = 0 */
+/* Returns x; its gradient does not flow back into the ops that compute x. */
+GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
+#ifndef GCKPT_NO_ACTIVATIONS
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
-GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
 typedef enum {
@@ -583,12 +587,9 @@ typedef enum {
 } gckpt_activation_kind;
 /* Computes a less common activation, whose parameter is p; for kinds without one, p must be 0. */
 GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p);
-GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);  /* e^x of each element */
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural log; -inf at 0, NaN for x<0 */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* square root; gradient inf at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* absolute value; gradient 0 at x = 0 */
-GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);  /* sin(x), x in radians, finite */
-GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);  /* cos(x), x in radians, finite */
+GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x); /* absolute value; gradient 0 at x = 0 */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x); /* sin(x), x in radians, finite */
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x); /* cos(x), x in radians, finite */
 /* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). An
  * exponent of -1 gives 1 / x. */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
@@ -598,8 +599,16 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 /* Converts bytes x (u8, may be reshaped) to f32: fma(x, scale, shift), e.g. scale 1/255 and shift 0
  * for values 0 to 1. An input of bytes takes a quarter of the memory of an input of floats. */
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
-/* Returns x; its gradient does not flow back into the ops that compute x. */
-GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
+/* Returns x if x > 0, else slope * x; the slope, trained or not, is broadcast: (C) or (1). */
+GCKPT_API gckpt_tensor *gckpt_prelu(gckpt_tensor *x, gckpt_tensor *slope);
+/* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
+ * gradient. */
+GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
+/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all broadcast.
+ * Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
+#endif /* GCKPT_NO_ACTIVATIONS */
 #ifndef GCKPT_NO_ATTENTION
 typedef struct {
     int heads;             /* number of heads of q; 1 or more */
@@ -762,15 +771,6 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Returns x if x > 0, else slope * x; the slope, trained or not, is broadcast: (C) or (1). */
-GCKPT_API gckpt_tensor *gckpt_prelu(gckpt_tensor *x, gckpt_tensor *slope);
-/* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
- * gradient. */
-GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
-GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all broadcast.
- * Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
-GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x, elementwise */
 /* Zeroes each element with probability p and scales the others by 1/(1-p) (Srivastava 2014);
  * returns x in INFERENCE plans. The mask is a function of the store's seed, the step, the tensor's
@@ -806,6 +806,8 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
  * of equal ones the lower index. The gradient goes to them. Unless `indices` is NULL, sets *indices
  * to their indices (i32), which may be used as those of gckpt_argmax. */
 GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tensor **indices);
+/* x (B,N,C), index i32 (B,M) -> (B,M,C): row index[b][m] of x[b]. Indices not in 0..N-1: E_DATA. */
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 #endif /* GCKPT_NO_AXES */
 
 /* >>api-losses ------------------------------------------------------------------------------------
@@ -1934,7 +1936,8 @@ extern "C" {
  * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
-    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES) X(SCHEDULES)
+    X(OFFLOAD) X(DEVICES) X(LINEAR_LOSS) X(FAST) X(TEXT) X(SEARCH) X(NOTES) X(SCHEDULES)           \
+    X(ACTIVATIONS)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
 #define GCKPTI_PART(no)                                                                            \
@@ -4152,12 +4155,16 @@ GCKPTI_INLINE int gckpti_self_test(void)
     for (int i = 0; i < 64; i++) {
         volatile float input = (float)(i - 32) * 0.40625f;
         float x = input, a = x * x + 0.015625f; /* exact */
-        float y[8] = { gckpti_exp(8.0f * x), gckpti_log(a),         gckpti_tanh(0.25f * x),
-                       gckpti_erf(0.5f * x), gckpti_sin(97.0f * x), gckpti_cos(a * a * a),
-                       gckpti_pow(a, x),     gckpti_rsqrt(a) };
-        hash = gckpti_hash_floats(hash, y, 8);
+        float y[] = { gckpti_exp(8.0f * x), gckpti_log(a),         gckpti_tanh(0.25f * x),
+#ifndef GCKPT_NO_ACTIVATIONS
+                      gckpti_erf(0.5f * x), gckpti_sin(97.0f * x), gckpti_cos(a * a * a),
+                      gckpti_pow(a, x),
+#endif
+                      gckpti_rsqrt(a) };
+        hash = gckpti_hash_floats(hash, y, sizeof y / sizeof *y);
     }
-    return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
+    const uint64_t all = UINT64_C(0x2d05651250eb440d), core = UINT64_C(0x5757e315ca9a5d48);
+    return hash == (GCKPTI_WITH_ACTIVATIONS ? all : core) ? 0 : 4;
 }
 
 /* Adds the next term of n chains: d[j] = fma(s, x[j], d[j]). */
@@ -6412,6 +6419,62 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     return attribute_bytes && !t->attributes ? NULL : t;
 }
 
+/* Rows of the tables in ops/ops.h for less common activations and functions (GCKPT_NO_ACTIVATIONS).
+ * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
+#ifndef GCKPT_NO_ACTIVATIONS
+/* clang-format off */
+#define GCKPTI_MORE_UNARY_OPS(X)                                                                   \
+    X(gelu_erf, gckpti_flops_20, GCKPT_IN(0), V(gelu_erf)(x), product, V(gelu_erf_deriv)(x))       \
+    X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
+    X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
+    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))
+#define GCKPTI_MORE_UNARY_OPS_WITH(X)                                                              \
+    X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
+      o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
+      1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
+      "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
+    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x, 0, 1, "")                  \
+    X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
+      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
+      "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \
+    X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
+      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
+      1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
+      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")        \
+    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x),         \
+      0, 1, "")                                                                                    \
+    X(elu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, 1.0f, o[0]), product,                           \
+      V(elu_deriv)(x, 1.0f, o[0]), 1, (o[0] - o[0] == 0.0f), "alpha = %g must be finite")          \
+    X(selu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), product,   \
+      V(elu_deriv)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), 0, 1, "")                                \
+    X(mish, gckpti_flops_20, GCKPT_IN(0), V(mish)(x), product, V(mish_deriv)(x), 0, 1, "")         \
+    X(hardswish, gckpti_flops_8, GCKPT_IN(0), V(hardswish)(x), product, V(hardswish_deriv)(x),     \
+      0, 1, "")
+#define GCKPTI_MORE_BINARY_GRADS(X)                                                                \
+    X(not_negative, product, g, V(if_less)(V(zero)(), x, V(set1)(1.0f), y))                        \
+    X(negative_part, product, V(if_less)(V(zero)(), y, V(zero)(), g),                              \
+      V(if_less)(V(zero)(), y, V(zero)(), y))                                                      \
+    X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
+      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
+    X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
+      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
+#define GCKPTI_MORE_BINARY_OPS(X)                                                                  \
+    X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,           \
+      larger, GCKPTI_BOTH_INPUTS)                                                                  \
+    X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS,          \
+      smaller, GCKPTI_BOTH_INPUTS)                                                                 \
+    X(prelu, NULL, 0, V(if_less)(V(zero)(), x, x, y * x), not_negative, GCKPTI_BOTH_INPUTS,        \
+      negative_part, GCKPT_IN(0))
+/* clang-format on */
+#define GCKPTI_IF_ACTIVATIONS(...) __VA_ARGS__
+#else
+#define GCKPTI_MORE_UNARY_OPS(X)
+#define GCKPTI_MORE_UNARY_OPS_WITH(X)
+#define GCKPTI_MORE_BINARY_GRADS(X)
+#define GCKPTI_MORE_BINARY_OPS(X)
+#define GCKPTI_IF_ACTIVATIONS(...)
+#endif
+
 GCKPTI_COLD_END
 
 /* =================================================================================================
@@ -6433,20 +6496,22 @@ GCKPTI_COLD_END
 /* clang-format off */
 /* Calls X(op, part) for each op; a switch can leave out a part other than CORE. */
 #define GCKPTI_OPS(X)                                                                              \
-    X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
-    X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
-    X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
-    X(elu, CORE) X(selu, CORE) X(mish, CORE) X(hardswish, CORE) X(prelu, CORE)                     \
-    X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
-    X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
-    X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
-    X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
-    X(top_k, AXES) X(top_k_indices, AXES) X(gru_reset_before, RECURRENT)                           \
-    X(broadcast_matmul, AXES) X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE)                  \
-    X(attention, ATTENTION) X(masked_attention, ATTENTION) X(rotary, ATTENTION)                    \
-    X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)      \
+    X(relu, CORE) X(gelu, CORE) X(gelu_erf, ACTIVATIONS) X(silu, CORE) X(tanh, CORE)               \
+    X(sigmoid, CORE) X(softmax, CORE) X(log_softmax, ACTIVATIONS) X(exp, CORE) X(log, CORE)        \
+    X(sqrt, CORE) X(abs, ACTIVATIONS) X(reciprocal, ACTIVATIONS) X(pow, ACTIVATIONS)               \
+    X(clamp, ACTIVATIONS) X(leaky_relu, ACTIVATIONS) X(softplus, ACTIVATIONS) X(elu, ACTIVATIONS)  \
+    X(selu, ACTIVATIONS) X(mish, ACTIVATIONS) X(hardswish, ACTIVATIONS) X(prelu, ACTIVATIONS)      \
+    X(sin, ACTIVATIONS) X(cos, ACTIVATIONS) X(detach, CORE) X(scale, CORE) X(dropout, CORE)        \
+    X(from_u8, ACTIVATIONS) X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE)                    \
+    X(maximum, ACTIVATIONS) X(minimum, ACTIVATIONS) X(where, ACTIVATIONS) X(permute, AXES)         \
+    X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES) X(mean, AXES) X(max, AXES)            \
+    X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE) X(top_k, AXES)                 \
+    X(top_k_indices, AXES) X(gru_reset_before, RECURRENT) X(broadcast_matmul, AXES)                \
+    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
+    X(masked_attention, ATTENTION) X(rotary, ATTENTION) X(cross_entropy, CORE)                     \
+    X(linear_cross_entropy, LINEAR_LOSS) X(cross_entropy_with, LOSSES)                             \
     X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE) X(mean_squared_error_with, LOSSES)   \
-    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, CORE)             \
+    X(huber, LOSSES) X(binary_cross_entropy, LOSSES) X(sum_loss, CORE) X(gather, AXES)             \
     X(gru, RECURRENT) X(lstm, RECURRENT) X(delta_rule, RECURRENT) X(max_pool, IMAGES)              \
     X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
     X(conv2d, IMAGES) X(delta_state, RECURRENT)
@@ -6540,42 +6605,18 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
 #define GCKPTI_UNARY_OPS(X)                                                                        \
     X(relu, NULL, GCKPT_OUT, V(vmax)(V(zero)(), x), masked, x) /* NaN and -0 stay */               \
     X(gelu, gckpti_flops_20, GCKPT_IN(0), V(gelu)(x), product, V(gelu_deriv)(x))                   \
-    X(gelu_erf, gckpti_flops_20, GCKPT_IN(0), V(gelu_erf)(x), product, V(gelu_erf_deriv)(x))       \
     X(silu, gckpti_flops_20, GCKPT_IN(0), V(silu)(x), product, V(silu_deriv)(x))                   \
     X(tanh, gckpti_flops_20, GCKPT_OUT, V(tanh)(x), product, V(tanh_deriv)(x))                     \
     X(sigmoid, gckpti_flops_20, GCKPT_OUT, V(sigmoid)(x), product, V(sigmoid_deriv)(x))            \
     X(exp, gckpti_flops_20, GCKPT_OUT, V(exp)(x), product, x)                                      \
     X(log, gckpti_flops_20, GCKPT_IN(0), V(log)(x), quotient, x)                                   \
     X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
-    X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
-    X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
-    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))
+    GCKPTI_MORE_UNARY_OPS(X)
 /* Ops with attributes o, and those without a builder of their own (of gckpt_activation, gckpt_pow):
- * also how many attributes, the condition that they meet, and the error if they do not.
- * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
+ * also how many attributes, the condition that they meet, and the error if they do not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
-    X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
-      o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
-      1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
-      "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
-    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x, 0, 1, "")                  \
-    X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
-      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
-      "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \
     X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]), 1, 1, "")                                  \
-    X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
-      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
-      1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
-      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")        \
-    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x),         \
-      0, 1, "")                                                                                    \
-    X(elu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, 1.0f, o[0]), product,                           \
-      V(elu_deriv)(x, 1.0f, o[0]), 1, (o[0] - o[0] == 0.0f), "alpha = %g must be finite")          \
-    X(selu, gckpti_flops_20, GCKPT_IN(0), V(elu)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), product,   \
-      V(elu_deriv)(x, GCKPTI_SELU_HIGH, GCKPTI_SELU_LOW), 0, 1, "")                                \
-    X(mish, gckpti_flops_20, GCKPT_IN(0), V(mish)(x), product, V(mish_deriv)(x), 0, 1, "")         \
-    X(hardswish, gckpti_flops_8, GCKPT_IN(0), V(hardswish)(x), product, V(hardswish_deriv)(x),     \
-      0, 1, "")
+    GCKPTI_MORE_UNARY_OPS_WITH(X)
 /* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
  * the rule: g, and a factor or divisor. x: the input; y: the other input. */
 #define GCKPTI_BINARY_GRADS(X)                                                                     \
@@ -6584,13 +6625,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(times_other, product, g, y)                                                                  \
     X(numerator, quotient, g, y)                                                                   \
     X(denominator, product, -g, y / x / x)                                                         \
-    X(not_negative, product, g, V(if_less)(V(zero)(), x, V(set1)(1.0f), y))                        \
-    X(negative_part, product, V(if_less)(V(zero)(), y, V(zero)(), g),                              \
-      V(if_less)(V(zero)(), y, V(zero)(), y))                           \
-    X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
-      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
-    X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
-      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
+    GCKPTI_MORE_BINARY_GRADS(X)
 /* Elementwise ops of two inputs, which are broadcast: name, cost, flags, value, then for both
  * inputs the gradient and what it reads (maximum and minimum: docs/numerics.md, r1). */
 #define GCKPTI_BINARY_OPS(X)                                                                       \
@@ -6598,12 +6633,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(sub, NULL, GCKPT_PASSES_GRAD(0), x - y, identity, 0, negate, 0)                              \
     X(mul, NULL, 0, (x * y), times_other, GCKPT_IN(1), times_other, GCKPT_IN(0))                   \
     X(div, gckpti_flops_8, 0, x / y, numerator, GCKPT_IN(1), denominator, GCKPTI_BOTH_INPUTS)      \
-    X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,  \
-      larger, GCKPTI_BOTH_INPUTS)                                                                  \
-    X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS, \
-      smaller, GCKPTI_BOTH_INPUTS)                                                                 \
-    X(prelu, NULL, 0, V(if_less)(V(zero)(), x, x, y * x), not_negative, GCKPTI_BOTH_INPUTS,        \
-      negative_part, GCKPT_IN(0))
+    GCKPTI_MORE_BINARY_OPS(X)
 enum { GCKPTI_BOTH_INPUTS = 3 }; /* GCKPT_IN(0) | GCKPT_IN(1) */
 /* clang-format on */
 
@@ -6919,9 +6949,9 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
     return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
 }
 
-#define GCKPTI_IF_AXES(x, otherwise) x
 #else
-#define GCKPTI_IF_AXES(x, otherwise) otherwise
+#define gckpti_matmul_of(a, b, transposed)                                                         \
+    gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, transposed)
 #endif
 
 /* >>attention/rotary */
@@ -7303,35 +7333,6 @@ enum { V(adds_passed) = 0, V(adds_product) = 1, V(adds_quotient) = 1 };
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
-
-/* where: a bit mask of the elements that are taken: those whose condition is not 0 (-0 is 0) or,
- * for the gradient of b, is 0. Moves bits, so NaN stay as they are. */
-GCKPTI_INLINED INTS V(where_mask)(FLOATS condition, int shift, int second)
-{
-    return GCKPTI_MASK_OF(V(bits)(condition) << shift != 0) ^ (0u - (uint32_t)second);
-}
-GCKPTI_KERNEL void V(where_values)(const gckpti_loop *loop)
-{
-    const gckpti_loop s = *loop;
-    for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, 0);
-        const INTS a = V(bits)(GCKPTI_OPERAND(1)), b = V(bits)(GCKPTI_OPERAND(2));
-        V(store_n)(s.to + j, V(floats)((taken & a) | (~taken & b)), W);
-    }
-}
-GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
-{
-    const gckpti_loop s = *loop;
-    for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
-        const FLOATS g = V(floats)(taken & V(bits)(GCKPTI_OPERAND(2)));
-        if (GCKPTI_ISA < 0 && s.comp)
-            gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], GCKPTI_LANE(g, 0));
-        else
-            V(put_n)(s.to + j, g, s.accumulate, W);
-    }
-}
-#undef GCKPTI_OPERAND
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 
@@ -7770,30 +7771,6 @@ GCKPTI_KERNEL void V(softmax_row_grad)(const gckpt_call *call, int64_t r)
     }
 }
 
-GCKPTI_KERNEL void V(log_softmax_row)(const gckpt_call *call, int64_t r)
-{
-    int64_t n = gckpti_last(&call->shape);
-    const float *x = call->in[0].data + r * n;
-    float max, sum, *y = call->out + r * n;
-    V(online)(x, NULL, n, 1, &max, &sum);
-    gckpti_softmax_end(&max, &sum);
-    const FLOATS top = V(set1)(max), rest = V(set1)(V(log_scalar)(sum));
-    for (int64_t j = 0; j < n; j += W)
-        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
-}
-
-GCKPTI_KERNEL void V(log_softmax_row_grad)(const gckpt_call *call, int64_t r)
-{
-    int64_t n = gckpti_last(&call->shape);
-    const float *y = call->out + r * n, *g = call->grad_out + r * n;
-    float *d = call->in[0].grad + r * n;
-    const FLOATS sum = V(set1)(V(sum_from)(g, n, 0.0f));
-    for (int64_t j = 0; j < n; j += W) {
-        const FLOATS p = V(exp)(V(load_n)(y + j, n - j));
-        V(put_n)(d + j, V(fnma)(p, sum, V(load_n)(g + j, n - j)), call->in[0].accumulate, n - j);
-    }
-}
-
 /* Formulas and saved of layernorm and rmsnorm: see ops/norms.c. */
 GCKPTI_KERNEL void V(norm_row)(const gckpt_call *call, int64_t r)
 {
@@ -7850,6 +7827,61 @@ GCKPTI_KERNEL void V(norm_row_grad)(const gckpt_call *call, int64_t r)
         V(put_product_n)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
+
+/* >>activations/loops */
+#ifndef GCKPT_NO_ACTIVATIONS
+/* where: a bit mask of the elements that are taken: those whose condition is not 0 (-0 is 0) or,
+ * for the gradient of b, is 0. Moves bits, so NaN stay as they are. */
+GCKPTI_INLINED INTS V(where_mask)(FLOATS condition, int shift, int second)
+{
+    return GCKPTI_MASK_OF(V(bits)(condition) << shift != 0) ^ (0u - (uint32_t)second);
+}
+GCKPTI_KERNEL void V(where_values)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, 0);
+        const INTS a = V(bits)(GCKPTI_OPERAND(1)), b = V(bits)(GCKPTI_OPERAND(2));
+        V(store_n)(s.to + j, V(floats)((taken & a) | (~taken & b)), W);
+    }
+}
+GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
+        const FLOATS g = V(floats)(taken & V(bits)(GCKPTI_OPERAND(2)));
+        if (GCKPTI_ISA < 0 && s.comp)
+            gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], GCKPTI_LANE(g, 0));
+        else
+            V(put_n)(s.to + j, g, s.accumulate, W);
+    }
+}
+
+GCKPTI_KERNEL void V(log_softmax_row)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *x = call->in[0].data + r * n;
+    float max, sum, *y = call->out + r * n;
+    V(online)(x, NULL, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
+    const FLOATS top = V(set1)(max), rest = V(set1)(V(log_scalar)(sum));
+    for (int64_t j = 0; j < n; j += W)
+        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
+}
+
+GCKPTI_KERNEL void V(log_softmax_row_grad)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS sum = V(set1)(V(sum_from)(g, n, 0.0f));
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS p = V(exp)(V(load_n)(y + j, n - j));
+        V(put_n)(d + j, V(fnma)(p, sum, V(load_n)(g + j, n - j)), call->in[0].accumulate, n - j);
+    }
+}
+#endif
 
 /* >>attention/loops */
 #ifndef GCKPT_NO_ATTENTION
@@ -8596,7 +8628,7 @@ enum {
     GCKPTI_FIRST_BINARY = GCKPTI_KIND_add
 };
 #undef GCKPTI_KIND
-enum { GCKPTI_ROW_OP_softmax, GCKPTI_ROW_OP_log_softmax, GCKPTI_ROW_OP_norm };
+enum { GCKPTI_ROW_OP_softmax, GCKPTI_ROW_OP_norm, GCKPTI_ROW_OP_log_softmax };
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
 /* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
 enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
@@ -9304,7 +9336,7 @@ static int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64
 }
 
 /* Zeroes the gradients of inputs first..end-1, unless they accumulate. */
-static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
+static void gckpti_clear_grads(const gckpt_call *call, int first, int end)
 {
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
@@ -9760,11 +9792,10 @@ static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows,
         c.in[t] += it->offset[t] + row * it->step[t][1] + j * c.steps[t];
     }
     c.to = to ? to : c.to + it->offset[3], c.n = n;
-    c.comp += c.comp ? it->offset[3] : 0, c.steps[3] = it->step[3][0];
-    for (; rows > 0; rows--, c.to += line, c.comp += c.comp ? line : 0) {
+    c.comp = c.comp ? c.comp + it->offset[3] : NULL, c.steps[3] = it->step[3][0];
+    for (; rows > 0; rows--, c.to += line, c.comp = c.comp ? c.comp + line : NULL) {
         gckpti_run_loop(s, &c, *s->run);
-        for (int t = 0; t < 3; t++)
-            c.in[t] += it->step[t][1];
+        c.in[0] += it->step[0][1], c.in[1] += it->step[1][1], c.in[2] += it->step[2][1];
     }
 }
 static void gckpti_loop_plane(const gckpti_strided *s)
@@ -9927,23 +9958,6 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
 
-/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
- * db = g where b is, else +0, stored or added. y may share memory with a or b. */
-GCKPTI_OP_KERNELS(where, if (backward) gckpti_zero_gradients(call, 0, 1); /* of the condition */
-                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
-                                       backward ? gckpti_where_gradient : gckpti_where_values,
-                                       gckpti_where_gradient))
-GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
-            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
-GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
-{
-    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
-    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
-    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
-    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
-}
-
 /* >>ops/unary */
 /* ---- elementwise ops of one input (GCKPTI_UNARY_OPS); out may be in's buffer, and grad grad_out's
  * ---- */
@@ -9974,12 +9988,11 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
-#define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
                                backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
-    GCKPTI_DESC(name, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+    GCKPTI_DESC(name, shape, flops, GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE, reads);
 #define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
     GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
     GCKPTI_BUILDER_0(name)
@@ -9988,31 +10001,7 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
-{
-    if (exponent >= -1.0f && exponent <= -1.0f)
-        return gckpt_apply(&gckpti_op_reciprocal, &x, 1, NULL, 0);
-    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
-}
-GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
-
-GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p)
-{
-    static const gckpt_op *const ops[] = { &gckpti_op_softplus, &gckpti_op_leaky_relu,
-                                           &gckpti_op_elu,      &gckpti_op_selu,
-                                           &gckpti_op_mish,     &gckpti_op_hardswish };
-    const int takes = kind == GCKPT_LEAKY_RELU || kind == GCKPT_ELU;
-    if (x && ((unsigned)kind > GCKPT_HARDSWISH))
-        return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "activation: kind %i is none of GCKPT_SOFTPLUS (0)"
-                           " to GCKPT_HARDSWISH (5)",
-                           (int)kind);
-    if (x && !takes && !(p >= 0.0f && p <= 0.0f))
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "%s: has no parameter: p must be 0, not %g",
-                           ops[kind]->name, (double)p);
-    return x ? gckpt_apply(ops[kind], &x, 1, takes ? &p : NULL, takes ? sizeof p : 0) : NULL;
-}
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -10024,36 +10013,17 @@ GCKPTI_DESC_ALL(detach, NULL, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPTI_BUILDER_0(detach)
 
-/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
-GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
-                     "scale = %g and shift = %g must be finite")
-GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
-}
-GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
-                GCKPT_IS_U8);
-GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
-
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
- * sum, g). Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
+ * Sums of a row are computed first, so that y may share x's buffer, and dx g's. */
 GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 {
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
 GCKPTI_OP_KERNELS(softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(softmax)))
-GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
 GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
-            GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
-GCKPTI_BUILDER_0(log_softmax)
 
 /* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, with the mask computed
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
@@ -10080,6 +10050,72 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
 }
+
+/* >>activations/ops */
+#ifndef GCKPT_NO_ACTIVATIONS
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
+{
+    if (exponent >= -1.0f && exponent <= -1.0f)
+        return gckpt_apply(&gckpti_op_reciprocal, &x, 1, NULL, 0);
+    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
+}
+GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
+
+GCKPT_API gckpt_tensor *gckpt_activation(gckpt_tensor *x, gckpt_activation_kind kind, float p)
+{
+    static const gckpt_op *const ops[] = { &gckpti_op_softplus, &gckpti_op_leaky_relu,
+                                           &gckpti_op_elu,      &gckpti_op_selu,
+                                           &gckpti_op_mish,     &gckpti_op_hardswish };
+    const int takes = kind == GCKPT_LEAKY_RELU || kind == GCKPT_ELU;
+    if (x && ((unsigned)kind > GCKPT_HARDSWISH))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "activation: kind %i is none of GCKPT_SOFTPLUS (0)"
+                           " to GCKPT_HARDSWISH (5)",
+                           (int)kind);
+    if (x && !takes && !(p >= 0.0f && p <= 0.0f))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "%s: has no parameter: p must be 0, not %g",
+                           ops[kind]->name, (double)p);
+    return x ? gckpt_apply(ops[kind], &x, 1, takes ? &p : NULL, takes ? sizeof p : 0) : NULL;
+}
+
+/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
+GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
+                     "scale = %g and shift = %g must be finite")
+GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
+{
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
+}
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
+                GCKPT_IS_U8);
+GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
+
+/* log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
+ * sum, g). As in softmax, y may share x's buffer, and dx g's. */
+GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, GCKPTI_ROW_OF(log_softmax)))
+GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
+            GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
+GCKPTI_BUILDER_0(log_softmax)
+
+/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
+ * db = g where b is, else +0, stored or added. y may share memory with a or b. */
+GCKPTI_OP_KERNELS(where, if (backward) gckpti_clear_grads(call, 0, 1); /* of the condition */
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
+                                       backward ? gckpti_where_gradient : gckpti_where_values,
+                                       gckpti_where_gradient))
+GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
+            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
+            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
+{
+    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
+    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
+    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
+    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
+}
+#endif
 
 /* >>ops/axis */
 /* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
@@ -10223,6 +10259,95 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 {
     const gckpt_tensor *v = x ? x->variable : NULL;
     return gckpti_slice_of(x, axis, begin, end, v ? (int)v->in[0]->shape.d[1] : 0);
+}
+
+/* >>ops/embed */
+/* ---- embed: out[r] = table[index[r]]; backward: dtable[index[r]] += g[r], row by row. gather
+ * (axes/ops.c): the same, but each sample has its own table. */
+static gckpt_result gckpti_embed_shape(gckpt_call *call)
+{
+    const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
+    if (table->n != 2 || index->n >= GCKPT_MAX_DIMS)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "embed: table %S needs two axes, index %S at most %i", table, index,
+                          GCKPT_MAX_DIMS - 1);
+    call->shape = *index;
+    call->shape.d[call->shape.n++] = table->d[1];
+    return GCKPT_OK;
+}
+
+static void gckpti_take_row(const gckpt_call *call, int64_t r)
+{
+    const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
+    if (gckpti_call_compressed(call)) {
+        float row[64];
+        for (int64_t i = 0, count; i < n; i += count) {
+            count = gckpti_min(n - i, 64);
+            gckpti_decompress(gckpti_call_compressed(call), at + i, count, row);
+            gckpti_store(call, gckpti_out_of(call), r * n + i, count, row);
+        }
+        return;
+    }
+    gckpti_store(call, gckpti_out_of(call), r * n, n, call->in[0].data + at);
+}
+
+static int64_t gckpti_take_samples(const gckpt_call *call)
+{
+    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
+}
+
+/* Adds 64 columns of all rows of a sample, so that each element's sum keeps its order. */
+static void gckpti_take_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
+    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
+    int64_t j = i % items * GCKPTI_COLUMNS, width = gckpti_min(n - j, GCKPTI_COLUMNS);
+    float wide[GCKPTI_SCRATCH(GCKPTI_COLUMNS)];
+    for (int64_t r = first; r < first + rows; r++) {
+        const float *g = gckpti_read(call, gckpti_grad_out_of(call), r * n + j, width, wide);
+        GCKPTI_KERNEL_OF(call, add, gckpti_add_into)
+        (call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
+    }
+}
+
+/* Runs embed or gather; the backward first zeroes a table's gradient, unless it accumulates. */
+static void gckpti_run_take(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *table = &call->in[0];
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t samples = gckpti_take_samples(call);
+    if (!backward)
+        gckpti_for_each(call, rows, n, gckpti_take_row);
+    if (!backward || !table->grad)
+        return;
+    if (!table->accumulate)
+        gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
+    gckpti_for_each(call, samples * ((n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS),
+                    4 * rows / samples * GCKPTI_COLUMNS, gckpti_take_columns);
+}
+GCKPTI_OP_KERNELS(embed, gckpti_run_take(call, backward))
+
+/* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
+static int64_t gckpti_table_rows(const gckpt_call *call, int i)
+{
+    const gckpt_shape *table = &call->in[i - 1].shape;
+    return table->d[table->n - 2];
+}
+
+GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+
+GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
+{
+    if (table && index && !table->batch_invariant)
+        return gckpti_fail(table->graph, GCKPT_E_ARG,
+                           "embed: the table %T depends on the batch; it must be a "
+                           "function of parameters",
+                           table);
+    gckpt_tensor *t = gckpti_apply_to(&gckpti_op_embed, table, index, NULL, NULL, 0);
+    if (t)
+        table->f32_uses--;
+    return t;
 }
 
 /* >>axes/ops */
@@ -10595,6 +10720,22 @@ GCKPT_API gckpt_tensor *gckpt_top_k(gckpt_tensor *x, int axis, int k, gckpt_tens
     return values;
 }
 
+/* gather: as embed (ops/embed.c), but each sample has its own table. */
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
+}
+GCKPTI_OP_KERNELS(gather, gckpti_run_take(call, backward))
+GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows, GCKPT_INDEX(1),
+                 GCKPT_IN(1));
+GCKPTI_BINARY_BUILDER(gather)
+
 /* >>axes/matmul */
 /* ---- broadcast_matmul: out (..,M,N) = a (..,M,K) b (..,K,N), or b (..,N,K) transposed, where a
  * matrix of a or b serves several results: leading axes match from the last, and those of size 1
@@ -10891,110 +11032,6 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 }
 
 #endif
-
-/* >>ops/embed */
-/* ---- embed: out[r] = table[index[r]]; backward: dtable[index[r]] += g[r], row by row. gather: the
- * same, but each sample has its own table. */
-static gckpt_result gckpti_embed_shape(gckpt_call *call)
-{
-    const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
-    if (table->n != 2 || index->n >= GCKPT_MAX_DIMS)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "embed: table %S needs two axes, index %S at most %i", table, index,
-                          GCKPT_MAX_DIMS - 1);
-    call->shape = *index;
-    call->shape.d[call->shape.n++] = table->d[1];
-    return GCKPT_OK;
-}
-
-static gckpt_result gckpti_gather_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
-    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
-        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
-                          index);
-    call->shape = *x;
-    call->shape.d[1] = index->d[1];
-    return GCKPT_OK;
-}
-
-static void gckpti_take_row(const gckpt_call *call, int64_t r)
-{
-    const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
-    if (gckpti_call_compressed(call)) {
-        float row[64];
-        for (int64_t i = 0, count; i < n; i += count) {
-            count = gckpti_min(n - i, 64);
-            gckpti_decompress(gckpti_call_compressed(call), at + i, count, row);
-            gckpti_store(call, gckpti_out_of(call), r * n + i, count, row);
-        }
-        return;
-    }
-    gckpti_store(call, gckpti_out_of(call), r * n, n, call->in[0].data + at);
-}
-
-static int64_t gckpti_take_samples(const gckpt_call *call)
-{
-    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
-}
-
-/* Adds 64 columns of all rows of a sample, so that each element's sum keeps its order. */
-static void gckpti_take_columns(const gckpt_call *call, int64_t i)
-{
-    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
-    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
-    int64_t j = i % items * GCKPTI_COLUMNS, width = gckpti_min(n - j, GCKPTI_COLUMNS);
-    float wide[GCKPTI_SCRATCH(GCKPTI_COLUMNS)];
-    for (int64_t r = first; r < first + rows; r++) {
-        const float *g = gckpti_read(call, gckpti_grad_out_of(call), r * n + j, width, wide);
-        GCKPTI_KERNEL_OF(call, add, gckpti_add_into)
-        (call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
-    }
-}
-
-/* Runs embed or gather; the backward first zeroes a table's gradient, unless it accumulates. */
-static void gckpti_run_take(const gckpt_call *call, int backward)
-{
-    const gckpt_arg *table = &call->in[0];
-    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const int64_t samples = gckpti_take_samples(call);
-    if (!backward)
-        gckpti_for_each(call, rows, n, gckpti_take_row);
-    if (!backward || !table->grad)
-        return;
-    if (!table->accumulate)
-        gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
-    gckpti_for_each(call, samples * ((n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS),
-                    4 * rows / samples * GCKPTI_COLUMNS, gckpti_take_columns);
-}
-GCKPTI_OP_KERNELS(embed, gckpti_run_take(call, backward))
-GCKPTI_OP_KERNELS(gather, gckpti_run_take(call, backward))
-
-/* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
-static int64_t gckpti_table_rows(const gckpt_call *call, int i)
-{
-    const gckpt_shape *table = &call->in[i - 1].shape;
-    return table->d[table->n - 2];
-}
-
-GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
-                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
-                 GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_BINARY_BUILDER(gather)
-
-GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
-{
-    if (table && index && !table->batch_invariant)
-        return gckpti_fail(table->graph, GCKPT_E_ARG,
-                           "embed: the table %T depends on the batch; it must be a "
-                           "function of parameters",
-                           table);
-    gckpt_tensor *t = gckpti_apply_to(&gckpti_op_embed, table, index, NULL, NULL, 0);
-    if (t)
-        table->f32_uses--;
-    return t;
-}
 
 /* >>bf16/attention_ops */
 #if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
@@ -11594,7 +11631,7 @@ static void gckpti_run_attention(const gckpt_call *call, int backward)
     if (gckpti_is_mixed(call))
         plain.backward = gckpti_mixed_gradients;
     if (backward && !call->kernels)
-        gckpti_zero_gradients(call, 0, 3);
+        gckpti_clear_grads(call, 0, 3);
     gckpti_run_heads(call, backward,
                      GCKPTI_KERNEL_OF(call, attention->heads + gckpti_is_mixed(call), &plain));
 }
@@ -11726,12 +11763,12 @@ static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
         if (mask.step[k])
             s.n[k] = all[k];
     if (backward && !call->kernels)
-        gckpti_zero_gradients(call, 0, 3);
+        gckpti_clear_grads(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
         gckpti_run_heads(&f32, backward, GCKPTI_KERNEL_OF(call, attention->heads, &plain));
     if (!backward || !call->in[3].grad)
         return;
-    gckpti_zero_gradients(call, 3, 4);
+    gckpti_clear_grads(call, 3, 4);
     gckpt_parallel(call->kernels ? call : NULL, items,
                    2 * call->shape.d[0] * s.h.t * s.h.s * s.h.c / items, gckpti_mask_item, &s);
 }
@@ -12592,45 +12629,44 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
 
 /* >>ops/builders */
 /* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
-/* Adds a loss with weights or label smoothing to the graph. */
-static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
-                                          gckpt_tensor *weights, const float *smoothing)
+/* Adds a loss to the graph: by op `with` if it has weights or label smoothing. */
+static gckpt_tensor *gckpti_loss_new(const gckpt_op *op, const gckpt_op *with, gckpt_tensor *x,
+                                     gckpt_tensor *target, gckpt_tensor *weights,
+                                     const float *smoothing)
 {
-    if (!op)
+    if (!weights && (!smoothing || (*smoothing >= 0.0f && *smoothing <= 0.0f)))
+        return gckpti_apply_to(op, x, target, NULL, NULL, 0);
+    if (!with)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
                            "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
-    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
+    return gckpti_apply_to(with, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                             gckpt_tensor *weights, float smoothing)
 {
-    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
-                                    targets, weights, &smoothing);
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
+    return gckpti_loss_new(&gckpti_op_cross_entropy,
+                           GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits, targets,
+                           weights, &smoothing);
 }
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights)
 {
-    if (weights)
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
-                                    prediction, target, weights, NULL);
-    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+    return gckpti_loss_new(&gckpti_op_mean_squared_error,
+                           GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with), prediction, target,
+                           weights, NULL);
 }
 
 /* ---- matrix products: ops of products.c and, with broadcast operands, of axes/matmul.c ---- */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 0),
-                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0));
+    return gckpti_matmul_of(a, b, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    return GCKPTI_IF_AXES(gckpti_matmul_of(a, b, 1),
-                          gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1));
+    return gckpti_matmul_of(a, b, 1);
 }
 
 /* >>linear_loss/ops */
@@ -13302,7 +13338,7 @@ static void gckpti_run_channels(const gckpt_call *call, int backward)
         s.items = (n + s.width - 1) / s.width;
     }
     if (backward)
-        gckpti_zero_gradients(call, 1, call->inputs);
+        gckpti_clear_grads(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_add_stats(&s);
     const int64_t items = backward ? s.items : images * s.items, cost = 4 * gckpti_elements(x);
@@ -14093,7 +14129,7 @@ static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cel
         s.da = s.h + fast * most * s.steps * s.units;
         s.pack = s.da + most * s.steps * s.gates;
         gckpti_zero_unless(s.zero, s.units, 0);
-        gckpti_zero_gradients(call, 1, s.bias ? 3 : 2);
+        gckpti_clear_grads(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
@@ -30882,7 +30918,7 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
 static const gckpti_loops V(elementwise)[] = {
     GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
         GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS)
-            GCKPTI_LOOPS(where_values, where_gradient, where_gradient)
+            GCKPTI_IF_ACTIVATIONS(GCKPTI_LOOPS(where_values, where_gradient, where_gradient))
 };
 #undef GCKPTI_LOOPS
 #undef GCKPTI_UNARY_LOOPS
@@ -32267,8 +32303,8 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
     V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
         V(elementwise), V(run_loop),                                                               \
         { { V(softmax_row), GCKPTI_TRAINED(softmax_row_grad) },                                    \
-          { V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad) },                            \
-          { V(norm_row), GCKPTI_TRAINED(norm_row_grad) } },                                        \
+          { V(norm_row), GCKPTI_TRAINED(norm_row_grad) },                                          \
+          GCKPTI_IF_ACTIVATIONS({ V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad) }) },   \
         V(column_sums), V(sum_from), &V(element_loss_kernels), &V(class_loss_kernels),             \
         V(few_classes), V(dropout_elements),                                                       \
         gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),        \

@@ -1571,10 +1571,10 @@ void rows_by(const gckpt_call *call, bool backward, const O &attributes = {})
 
 template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
 {
-    if (LOG)
-        rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(call, backward);
-    else
-        rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
+    GCKPTI_IF_ACTIVATIONS(
+        if (LOG) return rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(
+            call, backward));
+    rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
 }
 
 /* >>exact/unary */
@@ -6561,8 +6561,8 @@ struct OpKernels {
 #define OP_OF(name, ...)          OP(name)
 const OpKernels EXACT_OPS[] = {
     GCKPTI_UNARY_OPS(OP_OF) GCKPTI_UNARY_OPS_WITH(OP_OF) GCKPTI_BINARY_OPS(OP_OF)
-    OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
-    OP_AS(linear, products_by<gckpti_run_matmul, products>)
+    GCKPTI_IF_ACTIVATIONS(OP(where)) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary)
+    OP(cache) OP_AS(linear, products_by<gckpti_run_matmul, products>)
     OP_AS(matmul, products_by<gckpti_run_matmul, products>)
     OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -6610,7 +6610,7 @@ const OpKernels FAST_OPS[] = {
     FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
     FAST_BY(sub, fast::same_shape_workspace, sub_by)
     FAST_BY(mul, fast::same_shape_workspace, mul_by)
-    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by)
+    FAST_BY(gelu, NULL, fast::gelu_by) GCKPTI_IF_ACTIVATIONS(FAST_BY(gelu_erf, NULL, gelu_erf_by))
     FAST_BY(silu, NULL, silu_by) FAST_BY(tanh, NULL, tanh_by)
     FAST_BY(sigmoid, NULL, sigmoid_by) FAST_BY(relu, NULL, relu_by)
     FAST_BY(scale, NULL, scale_by) FAST_BY(slice, NULL, slice_by)
