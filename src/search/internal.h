@@ -96,10 +96,9 @@ GCKPTI_FN void gckpti_add_initial(gckpti_search *s);
 GCKPTI_FN void gckpti_add_built(gckpti_search *s);
 GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const unsigned char *drop);
 /* search/moves.c */
-GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit);
-GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit);
-GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit);
-GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i);
+GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit);
+GCKPTI_FN int gckpti_search_locally(gckpti_search *s, int64_t limit);
+GCKPTI_FN void gckpti_perturb(gckpti_search *s, int64_t limit, int i);
 /* search/stages.c */
 GCKPTI_FN void gckpti_find_borders(gckpti_chain *c);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most);

@@ -76,9 +76,8 @@ static void gckpti_reduce_initials(gckpti_search *s)
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
         s->effort = s->started = 0;
-        if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
+        if (!gckpti_candidate_load(s, from) || !gckpti_search_locally(s, limit))
             continue;
-        gckpti_remove_recomputes(s, limit);
         gckpti_reapply_policy(s);
         gckpti_add_initial(s);
     }
@@ -147,15 +146,13 @@ static void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
-/* Reduces the peak of the current schedule to a level's limit unless it is far above, removes
- * recomputes, and stores the schedule in the level if it is better. */
+/* Improves the current schedule for a level's limit, unless its peak is far above, and stores it in
+ * the level if it is better. */
 static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
 {
     s->started = s->effort;
-    if (s->now.peak / 5 * 4 <= level->limit && gckpti_reduce_peak(s, level->limit)) {
-        gckpti_remove_recomputes(s, level->limit);
+    if (s->now.peak / 5 * 4 <= level->limit && gckpti_search_locally(s, level->limit))
         gckpti_candidate_update(s, level);
-    }
 }
 
 /* Improves a level by another candidate's schedule. */
@@ -221,8 +218,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
         s->started = s->effort;
-        if (gckpti_perturb(s, level->limit, i))
-            gckpti_remove_recomputes(s, level->limit);
+        gckpti_perturb(s, level->limit, i);
         gckpti_candidate_update(s, level);
         i = level->overhead < before ? -1 : i;
     }

@@ -114,15 +114,16 @@ typedef struct gckpti_candidate {
 } gckpti_candidate;
 
 /* A change of the schedule at position `to`: entries of s->member that are inserted there. To close
- * the hole of a node between its uses at `from` and `to`: its closure; `start` is the forward that
- * defines the value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
+ * the hole of a node before its use at `to`: its closure; `start` is the forward that defines the
+ * value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
  * `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* moves with a small key are tried first */
-    int node, start, from, to;
-    int first, count;     /* range of its entries in s->member */
-    uint64_t cost;        /* cost of the closure */
-    int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
+    int node, start, to;
+    int first, count;           /* range of its entries in s->member */
+    uint64_t cost;              /* cost of the closure */
+    int64_t value, saved;       /* bytes that it frees or needs before `to` .. */
+    int value_from, saved_from; /* .. and after these positions, not before `start` */
 } gckpti_move;
 
 typedef struct {
@@ -132,10 +133,9 @@ typedef struct {
     uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
     gckpti_schedule now, next; /* the current schedule; the current one with some moves */
     /* moves */
-    int64_t *excess_sum;     /* sum of the excess at all positions before one */
-    int *excess_count;       /* number of positions with excess before one */
-    int64_t *excess, *slack; /* excess at each of these, bytes left below a limit: after the */
-                             /* chosen moves */
+    int64_t *excess_sum; /* sum of the excess at all positions before one */
+    int *excess_count;   /* number of positions with excess before one */
+    int64_t *slack;      /* bytes left below the limit after the chosen moves, or -excess */
     gckpti_move *move;
     int moves;
     gckpti_keyed *order;               /* moves by key; memory for sorting */

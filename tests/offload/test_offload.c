@@ -1419,7 +1419,7 @@ static void every_schedule(int chains)
     CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
-/* ---- live-range holes in which the local search may drop values: every move that gckpti_find_holes lists has a score
+/* ---- live-range holes in which the local search may drop values: every move that gckpti_find_moves lists has a score
  * and a closure that is not empty, even if must_save values do not fit into slower memory ---- */
 static void holes(unsigned first, unsigned n)
 {
@@ -1441,7 +1441,7 @@ static void holes(unsigned first, unsigned n)
                 CHECK(gckpti_candidate_load(&s, &s.level[0]));
                 /* half of the schedules have no space left in slower memory */
                 s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
-                gckpti_find_holes(&s, s.level[0].peak / 15 * part);
+                gckpti_find_moves(&s, s.level[0].peak / 15 * part);
                 for (int i = 0; i < s.moves; i++, moves++)
                     CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
                               s.moves);
