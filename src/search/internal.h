@@ -1,7 +1,8 @@
 #pragma once
 #include "offload/internal.h"
 
-/* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
+/* Declarations shared by the files of layer search, which compilers see in the order of MANIFEST;
+ * some are in folders of features. */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
@@ -68,46 +69,4 @@ typedef struct {
     int steps;
     int64_t step;
 } gckpti_chain;
-
-#ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files compiled separately; comments are at the definitions. */
-
-/* search/bound.c */
-GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which);
-GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space);
-GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *table, int cut,
-                               unsigned char *action);
-GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space);
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k,
-                                 gckpti_scratch *scratch);
-/* search/candidates.c */
-GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left);
-GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
-GCKPTI_FN void gckpti_accept_next(gckpti_search *s);
-GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s);
-GCKPTI_FN int gckpti_take_built(gckpti_search *s);
-GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
-                                      const gckpti_schedule *schedule);
-GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *candidate);
-GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
-                                                 int *count);
-GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candidate);
-GCKPTI_FN void gckpti_add_initial(gckpti_search *s);
-GCKPTI_FN void gckpti_add_built(gckpti_search *s);
-GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const unsigned char *drop);
-/* search/moves.c */
-GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit);
-GCKPTI_FN int gckpti_search_locally(gckpti_search *s, int64_t limit);
-GCKPTI_FN void gckpti_perturb(gckpti_search *s, int64_t limit, int i);
-/* search/stages.c */
-GCKPTI_FN void gckpti_find_borders(gckpti_chain *c);
-GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most);
-GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q);
-GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c);
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean);
-/* search/chain.c */
-GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, int64_t most);
-/* search/search.c */
-GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k);
-#endif
 #endif

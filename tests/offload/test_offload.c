@@ -17,6 +17,11 @@
 #include "lowered_cost.h"
 #include "net.h"
 
+/* search/candidates.c, search/moves.c */
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
+GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *candidate);
+GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit);
+
 /* ---- slower memory, emulated by a buffer between two guard areas: it records the largest address that a copy
  * touches; copy number fail_at copies one byte too few ---- */
 enum { HOST_BYTES = 1 << 20, CANARY = 256 };
