@@ -53,7 +53,7 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
         return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
-    return kind >= GCKPTI_AT_NODES ||
+    return kind == GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -90,10 +90,9 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
- * last stage if `rest` is 0. Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
-                                  gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
+ * Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
@@ -107,12 +106,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int re
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end && rest; v++)
+            for (int v = q->first; v < q->end; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = rest ? live : INT64_MAX / 2;
+            o->kept = live;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -166,14 +165,14 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
 }
 
 /* Adds the option with the drop counts in s->action, unless another one is as good. */
-static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
+static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
 {
     size_t size = (size_t)(q->end - q->first);
     gckpti_stage_option o;
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
     const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
-    gckpti_measure_option(c, q, rest, &o);
+    gckpti_measure_option(c, q, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -211,15 +210,15 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
+ * values, with three drop counts. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
     const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, 1, &q->forward);
+    gckpti_measure_option(c, q, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
@@ -232,8 +231,7 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
                 for (size_t u = 0; u < size; u++)
                     c->s->action[(size_t)q->first + u] =
                         mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
-                for (int rest = 1; rest >= !lean; rest--)
-                    gckpti_try_option(c, q, rest);
+                gckpti_try_option(c, q);
             }
         }
     }
