@@ -378,12 +378,11 @@ typedef struct {
 /* State of a node in a pass over a schedule, about its current definition (-1 if none). */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;            /* search: the stamp of the last closure that visited it */
+    int64_t stamp;            /* search: the last stamp that it got */
     uint64_t ready;           /* gckpti_schedule_time: when its copy back has finished */
     int value_end, saved_end; /* last uses */
     int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
-    int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
     int awaited_parts;        /* parts that are copied back later */
     int copied_parts;         /* parts that are ever copied */

@@ -1,4 +1,4 @@
-#include "search/internal.h"
+#include "offload/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -11,7 +11,8 @@
  * moves, sorts them by their score, chooses those that do not conflict, applies them at once and
  * evaluates the result exactly. If that does not help, half of them are applied, and so on.
  * ============================================================================================== */
-enum { GCKPTI_MAX_CLOSURE = 400 };              /* most forwards to close one hole */
+#define GCKPTI_REMOVE INT32_MAX    /* in a move: the entry at its position is removed */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
 
 /* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
@@ -52,7 +53,7 @@ static gckpti_move *gckpti_next_move(gckpti_search *s, int node, int x)
                         (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
         return NULL;
     const gckpti_node_state *v = &s->p->state[node];
-    const gckpti_move m = { UINT64_MAX, node, v->start, x, s->members, 0, 0, 0, 0, 0, 0 };
+    const gckpti_move m = { UINT64_MAX, node, v->start, x, s->members, 0, 0, 0, 0, 0 };
     s->move[s->moves] = m;
     return &s->move[s->moves];
 }
@@ -141,17 +142,18 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
 
 /* ---- listing moves ---- */
 /* Finds the closure of m's node before position m->to, where the scan must be: nodes in s->member
- * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess or
- * if it runs once, else recomputed. */
-static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
+ * from m->first on. An input that is not live is kept live if that adds no excess or if it runs
+ * once, else recomputed. Returns its cost. */
+static uint64_t gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
+    uint64_t cost = 0;
     const gckpti_planner *p = s->p;
     int h = m->first, end = h;
     s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[s->member[h]];
-        m->cost += u->cost;
+        cost += u->cost;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k];
             gckpti_node_state *v = &p->state[q];
@@ -165,6 +167,7 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     }
     m->count = end - m->first;
     s->incomplete = s->incomplete || h < end;
+    return cost;
 }
 
 /* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
@@ -192,18 +195,13 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x)
     m->saved = saved;
     m->value_from = v->prev_use;
     m->saved_from = v->start;
-    if (!s->p->node[node].runs_once) {
-        gckpti_find_closure(s, m);
-        m->key = gckpti_score(m->cost, gain);
-    }
-    if (s->p->can_copy) {
-        const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
-        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
-            m->key = gckpti_score(copy, gain);
-            m->cost = copy;
-            m->count = 1;
-            s->member[m->first] = node + s->p->nodes;
-        }
+    if (!s->p->node[node].runs_once)
+        m->key = gckpti_score(gckpti_find_closure(s, m), gain);
+    const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
+    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
+        m->key = gckpti_score(copy, gain);
+        m->count = 1;
+        s->member[m->first] = node + s->p->nodes;
     }
     s->moves += m->count > 0; /* else the node runs once, and slower memory is full */
     s->members += m->count;
@@ -301,21 +299,20 @@ static int64_t gckpti_free_bytes(gckpti_search *s, const gckpti_move *m)
     return gain;
 }
 
-/* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
-static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
+/* Returns whether a node that the move computes or reads has the current stamp. If `mark` is
+ * nonzero, all get it. */
+static int gckpti_stamp_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
-    int touched = s->p->state[m->node].touched, count;
-    for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
+    int stamped = 0, count;
+    for (int j = m->first; j < m->first + m->count; j++) {
         const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
-        const int node = gckpti_entry_node(s->p, s->member[j]);
-        touched |= s->p->state[node].touched;
-        s->p->state[node].touched |= mark;
-        for (int k = 0; k < count; k++) {
-            touched |= s->p->state[edges[k]].touched;
-            s->p->state[edges[k]].touched |= mark;
+        for (int k = -1; k < count; k++) {
+            const int node = k < 0 ? gckpti_entry_node(s->p, s->member[j]) : edges[k];
+            stamped = stamped || s->p->state[node].stamp == s->stamp;
+            s->p->state[node].stamp = mark ? s->stamp : s->p->state[node].stamp;
         }
     }
-    return touched;
+    return stamped;
 }
 
 /* Chooses holes to close from s->move, in order, with scores within twice the best and without
@@ -325,14 +322,13 @@ static int gckpti_choose_holes(gckpti_search *s)
     const uint64_t worst = s->moves > 0 ? s->order[0].key + GCKPTI_DOUBLE_SCORE : 0;
     int64_t left = s->excess_sum[s->now.length];
     int n = 0;
-    for (int u = 0; u < s->p->nodes; u++)
-        s->p->state[u].touched = 0;
+    s->stamp++;
     for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
         const gckpti_move *m = &s->move[s->order[i].value];
-        const int64_t gain = gckpti_touch_nodes(s, m, 0) ? 0 : gckpti_free_bytes(s, m);
+        const int64_t gain = gckpti_stamp_nodes(s, m, 0) ? 0 : gckpti_free_bytes(s, m);
         if (gain == 0)
             continue;
-        gckpti_touch_nodes(s, m, 1);
+        gckpti_stamp_nodes(s, m, 1);
         left -= gain;
         s->chosen[n++] = s->order[i].value;
     }

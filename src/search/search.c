@@ -1,4 +1,4 @@
-#include "search/internal.h"
+#include "offload/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -29,7 +29,8 @@
 /* Returns whether a candidate is proven near-optimal for its limit. */
 static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
-    return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
+    return candidate->length > 0 &&
+           candidate->overhead - candidate->bound <= s->p->least_cost / 1000;
 }
 
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
@@ -143,21 +144,15 @@ static void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
-/* Improves the current schedule for a level's limit, unless its peak is far above, and stores it in
- * the level if it is better. */
-static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
+/* Improves the schedule of a candidate, or the current one if `from` is NULL, for a level's limit,
+ * unless its peak is far above, and stores it in the level if it is better. */
+static void gckpti_improve(gckpti_search *s, gckpti_candidate *level, const gckpti_candidate *from)
 {
+    if (from && !gckpti_candidate_load(s, from))
+        return;
     s->started = s->effort;
     if (s->now.peak / 5 * 4 <= level->limit && gckpti_search_locally(s, level->limit))
         gckpti_candidate_update(s, level);
-}
-
-/* Improves a level by another candidate's schedule. */
-static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
-                                const gckpti_candidate *from)
-{
-    if (gckpti_candidate_load(s, from))
-        gckpti_improve(s, level);
 }
 
 /* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */
@@ -170,7 +165,7 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
         return;
     gckpti_mark_cut(s->bound, cuts, cut, s->action);
     gckpti_try_actions(s);
-    gckpti_improve(s, level);
+    gckpti_improve(s, level, NULL);
 }
 
 /* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
@@ -200,18 +195,18 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
-        gckpti_improve_from(s, level, &s->initial[best]);
+        gckpti_improve(s, level, &s->initial[best]);
     uint64_t least = UINT64_MAX;
     for (int tried = 0; i < s->initials && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
         least = initial->overhead < least ? initial->overhead : least;
-        gckpti_improve_from(s, level, initial);
+        gckpti_improve(s, level, initial);
         tried++;
     }
     if (grouped)
-        gckpti_improve_from(s, level, &s->level[k - 1]);
+        gckpti_improve(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
         s->started = s->effort;
@@ -245,8 +240,7 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
     const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
-           (old->length && cost == old->time && least >= (int64_t)old->arena);
+    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time);
 }
 
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
@@ -283,15 +277,6 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
     gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
 }
 
-/* Considers all initials, so that no plan is worse than a builder's in the same bytes. Those that
- * probably win come first; then few others are placed. */
-static void gckpti_consider_initials(gckpti_search *s, size_t most)
-{
-    gckpti_find_initials(s);
-    for (int i = s->initials; i-- > 0;)
-        gckpti_consider(s, &s->initial[i], 0, most);
-}
-
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
 static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
 {
@@ -312,8 +297,11 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
         gckpti_consider_level(s, below, most);
     if (k > 0 && gckpti_may_improve(s, k - 1, limit))
         gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
-    if (gckpti_may_improve(s, 0, limit))
-        gckpti_consider_initials(s, most);
+    if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */
+        gckpti_find_initials(s);
+        for (int i = s->initials; i-- > 0;) /* the order in which few are placed */
+            gckpti_consider(s, &s->initial[i], 0, most);
+    }
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
@@ -340,7 +328,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,

@@ -25,6 +25,22 @@ enum { GCKPTI_POINTS = 8 }; /* most points of a model */
  * prove nothing. */
 enum { GCKPTI_HULL, GCKPTI_TABLES = 4 };
 
+/* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
+ * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
+ * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
+enum {
+    GCKPTI_READ = 1,
+    GCKPTI_LIVE = 2,
+    GCKPTI_READ_SAVED = 4,
+    GCKPTI_LIVE_SAVED = 8,
+    GCKPTI_RAN = 16,
+    GCKPTI_RUNS_ONCE = 32
+};
+
+/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), copy some or all of
+ * its results out and back, or (0) keep them. */
+enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
+
 /* State of a node at a point: bit masks of values that only recomputes read (input_bits: its
  * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
 typedef struct {
@@ -121,7 +137,6 @@ typedef struct {
     uint64_t key; /* moves with a small key are tried first */
     int node, start, to;
     int first, count;           /* range of its entries in s->member */
-    uint64_t cost;              /* cost of the closure */
     int64_t value, saved;       /* bytes that it frees or needs before `to` .. */
     int value_from, saved_from; /* .. and after these positions, not before `start` */
 } gckpti_move;
@@ -130,7 +145,6 @@ typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
     gckpti_schedule now, next; /* the current schedule; the current one with some moves */
     /* moves */
     int64_t *excess_sum; /* sum of the excess at all positions before one */
@@ -138,13 +152,13 @@ typedef struct {
     int64_t *slack;      /* bytes left below the limit after the chosen moves, or -excess */
     gckpti_move *move;
     int moves;
-    gckpti_keyed *order;               /* moves by key; memory for sorting */
-    int *member, members;              /* entries of moves */
-    int *chosen;                       /* indices of moves */
-    gckpti_keyed *insert;              /* key: position << 32 | node */
-    int64_t stamp;                     /* number of closures so far */
-    int excluded;                      /* a node whose holes stay open, or -1 */
-    uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
+    gckpti_keyed *order;  /* moves by key; memory for sorting */
+    int *member, members; /* entries of moves */
+    int *chosen;          /* indices of moves */
+    gckpti_keyed *insert; /* key: position << 32 | node */
+    int64_t stamp;        /* of the nodes of a closure, or of all moves chosen so far */
+    int excluded;         /* a node whose holes stay open, or -1 */
+    uint64_t *saving;     /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials;
     unsigned char *action; /* by node: GCKPTI_CUT_.. */

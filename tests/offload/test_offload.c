@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
-#include "search/internal.h"
+#include "search/search.h"
 #include "planner/internal.h"
 
 #include "examples/print.h"

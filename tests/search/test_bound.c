@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "search/internal.h"
+#include "search/search.h"
 #include "planner/internal.h"
 
 #include "lowered_cost.h"
