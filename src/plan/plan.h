@@ -508,6 +508,13 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
  * nodes recomputes the group: Chen's uniform segments. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 
+enum { GCKPTI_OUTSIDE = -2 };
+
+/* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
+ * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
+ * have it either. group is gckpti_build_segments's, <= 0. */
+GCKPTI_FN int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u);
+
 /* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
  * backwards, then its child segments one by one, except one at the end, which is still there. If
  * group is 0, segments are the user's; if -n, n outermost ones each; if n > 0, they are uniform, of

@@ -182,11 +182,10 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
     gckpti_emit_range(c, w.next, b, gckpti_add_steps(c, m, w.later));
-    if (w.i >= equal->options) {
+    if (w.i < equal->options)
+        gckpti_emit_stage(c, q, &c->option[equal->option + w.i]);
+    else
         gckpti_emit_range(c, a, w.next - 1, gckpti_add_steps(c, m, w.sooner));
-        return;
-    }
-    gckpti_emit_stage(c, q, &c->option[equal->option + w.i]);
 }
 
 /* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. A step

@@ -245,9 +245,9 @@ static void gckpti_consider_recompute(gckpti_search *s, int x)
     m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
     m->value_from = s->now.value_end[m->start];
     m->saved_from = s->now.saved_end[m->start];
+    s->member[s->members++] = GCKPTI_REMOVE;
     if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
         s->member[s->members++] = self + s->p->nodes;
-    s->member[s->members++] = GCKPTI_REMOVE;
     m->count = s->members - m->first;
     s->moves++;
 }
@@ -358,10 +358,9 @@ static int gckpti_choose_recomputes(gckpti_search *s)
     int n = 0, tight = -1;
     for (int i = 0; i < s->moves; i++) {
         gckpti_move *m = &s->move[s->order[i].value];
-        if (gckpti_extend_range(s, m, &tight)) {
-            m->first += m->count - 1; /* it only removes its recompute */
-            m->count = 1;
-        } else if (m->count == 1)
+        if (gckpti_extend_range(s, m, &tight))
+            m->count = 1; /* it only removes its recompute */
+        else if (m->count == 1)
             continue;
         s->chosen[n++] = s->order[i].value;
     }
@@ -393,10 +392,8 @@ GCKPTI_FN void gckpti_perturb(gckpti_search *s, int64_t limit, int i)
     if (i >= s->moves || s->p->failed)
         return;
     i = s->order[i].value;
-    gckpti_move *m = &s->move[i];
-    s->excluded = m->node;
-    m->first += m->count - 1;
-    m->count = 1;
+    s->excluded = s->move[i].node;
+    s->move[i].count = 1;
     gckpti_try_moves(s, &i, 1);
     gckpti_accept_next(s);
     gckpti_search_locally(s, limit);

@@ -234,15 +234,6 @@ static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *c
 /* Returns whether no error has occurred. */
 static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
-/* Returns whether a candidate is no better than the winner, or larger than `most` bytes. */
-static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
-{
-    const gckpti_candidate *old = &s->winner;
-    const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
-    const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time);
-}
-
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
  * equal time, fewer bytes than the winner. */
@@ -251,7 +242,10 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
 {
     for (; candidate; candidate = gckpti_overlap_copies(s, candidate)) {
         const gckpti_candidate *old = &s->winner;
-        if (!gckpti_is_ok(s) || gckpti_is_useless(s, candidate, most))
+        const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
+        const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
+        if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
+            (old->length && cost > old->time))
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
@@ -305,17 +299,16 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
+GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    *least = SIZE_MAX;
     s->winner.length = 0;
-    for (int k = s->levels;
-         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+    for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
+                            gckpti_min_budget(s, k) < *least;)
         result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
     while (result == GCKPT_OK && s->winner.length > 0) {
-        *least = s->winner.arena;
-        result = gckpti_find_best(s, *least - 1);
+        *least = s->winner.arena < *least ? s->winner.arena : *least;
+        result = gckpti_find_best(s, s->winner.arena - 1);
     }
     return result;
 }
@@ -368,11 +361,8 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             *least = s.winner.arena;
             result = gckpti_place_candidate(&s, &s.winner);
             gckpti_keep_lowered(p);
-        } else if (result == GCKPT_OK && !found) {
-            size_t needed;
-            result = gckpti_find_min_budget(&s, *least, &needed);
-            *least = needed < *least ? needed : *least;
-        }
+        } else if (result == GCKPT_OK && !found)
+            result = gckpti_lower_min_budget(&s, least);
         gckpti_scratch_free(&s.scratch);
         if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
             break;

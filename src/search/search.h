@@ -176,9 +176,8 @@ typedef struct {
  * proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule, or to SIZE_MAX if
- * that is not below `upper`. */
-GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
+/* Lowers *least to the least budget for which gckpti_find_best finds a schedule, if that is less. */
+GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least);
 
 /* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
  * levels (the first is store-all). Lowers store-all (p->store_all_peak,

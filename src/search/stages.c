@@ -78,21 +78,12 @@ GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
         c->livein[u] += c->livein[u - 1];
 }
 
-/* Returns the user's outermost segment that node u is in, or -1. */
-static int gckpti_outer_segment(const gckpti_planner *p, int u)
-{
-    int segment = p->g->tensors[p->node[u].id]->segment;
-    while (segment >= 0 && p->g->segments[segment].parent >= 0)
-        segment = p->g->segments[segment].parent;
-    return segment;
-}
-
 /* Returns whether a stage may begin at node u. */
 static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
 {
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
-        return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
+        return gckpti_child_segment(p, 0, -1, u) != gckpti_child_segment(p, 0, -1, u - 1);
     return kind == GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
