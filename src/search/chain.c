@@ -25,8 +25,8 @@ enum {
 };
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
-/* Returns whether stages a < b have nodes of equal sizes and costs, equal gradients, and pass on the
- * same bytes. (Two that read their values differently count as equal: the table is less exact.) */
+/* Returns whether stages a < b have nodes of equal sizes and costs, have equal gradients, and pass
+ * on the same bytes. They may read values differently, which makes the table less exact. */
 static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
 {
     const gckpti_planner *p = c->s->p;

@@ -176,7 +176,7 @@ typedef struct {
  * proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* Lowers *least to the least budget for which gckpti_find_best finds a schedule, if that is less. */
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule, if it is lower. */
 GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least);
 
 /* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
