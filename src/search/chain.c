@@ -131,8 +131,8 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
     w->later = -gckpti_to_steps(c, kept);
     w->sooner = -gckpti_to_steps(c, stage[next - 1].gradients - stage[w->b].gradients);
     w->need = peak > 0 ? gckpti_to_steps(c, peak) : 0;
-    w->need = w->need > -w->sooner ? w->need : -w->sooner;
-    w->need = w->need > -w->later ? w->need : -w->later;
+    w->need = w->need > c->need[sooner] - w->sooner ? w->need : c->need[sooner] - w->sooner;
+    w->need = w->need > c->need[later] - w->later ? w->need : c->need[later] - w->later;
     w->later_cost = c->cost + gckpti_cells(c, later);
     w->sooner_cost = c->cost + gckpti_cells(c, sooner);
     return 1;
@@ -166,6 +166,8 @@ static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
     }
+    for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
+        c->need[row]++;
 }
 
 /* Emits the schedule of stages a to b in m memory steps. */
@@ -202,8 +204,11 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     c->step = large > c->step ? large / (large / c->step) : c->step;
     c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
     c->steps = (int)(most / c->step);
-    if (!gckpti_reserve(&c->scratch, &c->cost, gckpti_cells(c, c->rows + 1), sizeof *c->cost))
+    gckpti_reserve(&c->scratch, &c->cost, gckpti_cells(c, c->rows + 1), sizeof *c->cost);
+    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int)); /* + a row of zeros */
+    if (s->p->failed)
         return;
+    c->need[c->rows] = 0;
     memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
     for (int length = 1; length <= c->n; length++)
         for (int a = 0; a + length <= c->n; a++)

@@ -304,7 +304,7 @@ static int64_t gckpti_free_bytes(gckpti_search *s, const gckpti_move *m)
 static int gckpti_stamp_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
     int stamped = 0, count;
-    for (int j = m->first; j < m->first + m->count; j++) {
+    for (int j = m->first; j < m->first + m->count && (mark || !stamped); j++) {
         const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
         for (int k = -1; k < count; k++) {
             const int node = k < 0 ? gckpti_entry_node(s->p, s->member[j]) : edges[k];

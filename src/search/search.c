@@ -245,7 +245,8 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
         const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
         if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
-            (old->length && cost > old->time))
+            (old->length && cost > old->time) ||
+            (old->length && cost == old->time && least >= (int64_t)old->arena)) /* no better */
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);

@@ -43,7 +43,8 @@ typedef struct {
     int options;
     unsigned char *mark;   /* [i * nodes + u]: nonzero if the i-th way to keep drops node u */
     int marks, *row, rows; /* row[a * (n + 1) + b - a]: the table row of stages a to b */
-    uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps, or a large one */
+    int *need;             /* by row: fewest memory steps that suffice */
+    uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps */
     int steps;
     int64_t step;
 } gckpti_chain;
