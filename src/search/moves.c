@@ -292,8 +292,10 @@ static int64_t gckpti_free_bytes(gckpti_search *s, const gckpti_move *m)
 {
     int64_t gain = 0;
     for (int x = (m->saved ? m->saved_from : m->value_from) + 1; x < m->to; x++) {
+        if (s->slack[x] >= 0)
+            continue;
         const int64_t bytes = gckpti_move_bytes(m, x), excess = -s->slack[x];
-        gain += excess <= 0 ? 0 : excess < bytes ? excess : bytes;
+        gain += excess < bytes ? excess : bytes;
         s->slack[x] += bytes;
     }
     return gain;
