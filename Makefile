@@ -475,7 +475,7 @@ build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/o
 
 # $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately, except that those of a layer in ONE_TEXT are one text.
 ISAS = 0 2 3
-ONE_TEXT := store graph ops plan run files export
+ONE_TEXT := store graph ops plan search run files export
 layer_files = $(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer == "$1/" && $$1 ~ /\/.*\.[ch]$$/ { print $$1 }' src/MANIFEST)
 KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
 SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(filter-out $(foreach layer,$(ONE_TEXT),$(call layer_files,$(layer))),$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST)))

@@ -1,5 +1,5 @@
 #if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
-#include "search/internal.h"
+#include "offload/internal.h"
 #include "base/base.h"
 
 /* ---- what the search knows of slower memory: the price of a copy, strategies, and schedules whose

@@ -51,12 +51,7 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
-enum { GCKPTI_OUTSIDE = -2 };
-
-/* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
- * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
- * have it either. group is gckpti_build_segments's, <= 0. */
-static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
+GCKPTI_FN int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
 {
     const gckpti_segment *all = p->g->segments;
     int child = -1, s;

@@ -378,12 +378,11 @@ typedef struct {
 /* State of a node in a pass over a schedule, about its current definition (-1 if none). */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;            /* search: the stamp of the last closure that visited it */
+    int64_t stamp;            /* search: the last stamp that it got */
     uint64_t ready;           /* gckpti_schedule_time: when its copy back has finished */
     int value_end, saved_end; /* last uses */
     int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
-    int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
     int awaited_parts;        /* parts that are copied back later */
     int copied_parts;         /* parts that are ever copied */
@@ -501,6 +500,13 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
  * every backward recomputes all (memory-poor); if > 0, the first backward in each group of `group`
  * nodes recomputes the group: Chen's uniform segments. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
+
+enum { GCKPTI_OUTSIDE = -2 };
+
+/* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
+ * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
+ * have it either. group is gckpti_build_segments's, <= 0. */
+GCKPTI_FN int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u);
 
 /* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
  * backwards, then its child segments one by one, except one at the end, which is still there. If

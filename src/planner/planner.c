@@ -171,10 +171,10 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
-    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    int searched = GCKPTI_RUNS_SEARCH ? mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL : 0;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
-                 mode == GCKPT_INFERENCE || (searched && GCKPTI_RUNS_SEARCH)
+                 mode == GCKPT_INFERENCE || searched
                      ? ""
                      : " in this mode (others may need less; GCKPT_AUTO with the search, which "
                        "GCKPT_NO_SEARCH leaves out, needs least)");

@@ -1,4 +1,4 @@
-#include "search/internal.h"
+#include "search/search.h"
 #include "base/base.h"
 #include "graph/graph.h"
 
@@ -41,20 +41,17 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
 {
     for (int i = 0; i < p->nodes; i++) {
         const gckpti_node *u = &p->node[i];
-        int now = u->backward_index == point->backward_index,
-            later = u->backward_index >= point->backward_index;
-        int earlier = u->backward_index >= 0 && u->backward_index <= point->backward_index;
+        const int r = u->backward_index, at = point->backward_index;
         unsigned char *flags = &point->node[i].flags;
-        *flags |= u->fetched ? GCKPTI_READ : 0;
-        *flags |= i < p->prologue || (earlier && u->reads_saved) ? GCKPTI_RAN : 0;
-        *flags |= later && u->reads_saved ? GCKPTI_READ_SAVED : 0;
-        *flags |= now && u->reads_saved ? GCKPTI_LIVE_SAVED : 0;
-        for (int k = u->read; k < u->read + u->reads && u->backward_index >= 0; k++) {
-            flags = &point->node[p->edges[k]].flags;
-            *flags |= later ? GCKPTI_READ : 0;
-            *flags |= now ? GCKPTI_LIVE : 0;
-            *flags |= earlier ? GCKPTI_RAN : 0;
-        }
+        *flags |= (u->fetched ? GCKPTI_READ : 0) | (i < p->prologue ? GCKPTI_RAN : 0);
+        if (r < 0)
+            continue;
+        const int now = r == at, later = r >= at, ran = r <= at ? GCKPTI_RAN : 0;
+        const int value = ran | (later ? GCKPTI_READ : 0) | (now ? GCKPTI_LIVE : 0);
+        const int saved = ran | (later ? GCKPTI_READ_SAVED : 0) | (now ? GCKPTI_LIVE_SAVED : 0);
+        *flags |= (unsigned char)(u->reads_saved ? saved : 0);
+        for (int k = u->read; k < u->read + u->reads; k++)
+            point->node[p->edges[k]].flags |= (unsigned char)value;
     }
     for (int i = p->nodes; i-- > 0;) {
         const gckpti_node *u = &p->node[i];
@@ -250,17 +247,15 @@ GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *ta
 /* Returns the least cost on a point's hull within `space` bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
 {
-    int i = gckpti_cut_within(hull, space), shift = 0;
+    const int i = gckpti_cut_within(hull, space);
     if (hull->n == 0)
         return 0; /* the hull had too many corners */
     if (i < 0 || i == hull->n - 1 || hull->all)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
-    uint64_t cost = a->cost - z->cost, bytes = (uint64_t)(space - a->bytes), off;
-    while ((cost >> shift) + 1 > (UINT64_C(1) << 62) / (bytes + 1))
-        shift++;
-    off = (((cost >> shift) + 1) * bytes / (uint64_t)(z->bytes - a->bytes) + 1) << shift;
-    return off < cost ? a->cost - off : z->cost;
+    const double part = (double)(space - a->bytes) / (double)(z->bytes - a->bytes);
+    const uint64_t off = (uint64_t)((double)(a->cost - z->cost) * part * (1 + 1e-15)) + 1;
+    return off < a->cost - z->cost ? a->cost - off : z->cost;
 }
 
 GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider)

@@ -1,4 +1,4 @@
-#include "search/internal.h"
+#include "search/search.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -34,37 +34,26 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Writes the current schedule's body to p->entries, as a builder does. */
-static void gckpti_emit_now(gckpti_search *s)
+/* Applies gckpt_recompute to the current schedule again, until that changes nothing: lowering does
+ * so too, and moves and removed entries may change what it demands. */
+GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
-    s->p->entry_count = 0;
-    for (int x = 0; x < s->now.length; x++)
-        gckpti_emit(s->p, s->now.entry[x]);
+    for (int i = 0, before = -1; i < 4 && s->p->recompute_count && s->now.length != before; i++) {
+        before = s->now.length;
+        if (gckpti_finish_schedule(s->p, s->now.entry, before, &s->scratch, &s->next))
+            gckpti_accept_next(s);
+    }
 }
 
-/* Makes a builder's entries the current schedule. Finishes it until that changes nothing: lowering
- * finishes it again, and removed entries may change what gckpt_recompute demands. */
+/* Makes a builder's entries the current schedule. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    for (int iteration = 0, same = 0; iteration < 4 && !same; iteration++) {
-        if (!gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now))
-            return 0;
-        same = !p->recompute_count || (size_t)s->now.length == p->entry_count;
-        if (!same)
-            gckpti_emit_now(s);
-    }
+    int good = gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now);
     p->entry_count = 0;
-    return 1;
-}
-
-/* Applies gckpt_recompute to the current schedule again after moves. */
-GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
-{
-    if (s->p->recompute_count) {
-        gckpti_emit_now(s);
-        gckpti_take_built(s);
-    }
+    if (good)
+        gckpti_reapply_policy(s);
+    return good;
 }
 
 /* Replaces a candidate's schedule; the new one is not placed yet. */

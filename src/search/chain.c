@@ -1,4 +1,4 @@
-#include "search/internal.h"
+#include "search/search.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -25,35 +25,25 @@ enum {
 };
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
-/* Returns whether nodes u and v have the same sizes and cost, and read nodes at equal distances. */
-static int gckpti_equal_nodes(const gckpti_chain *c, int u, int v)
-{
-    const gckpti_planner *p = c->s->p;
-    const gckpti_node *a = &p->node[u], *b = &p->node[v];
-    int equal = a->out == b->out && a->saved == b->saved && a->workspace == b->workspace &&
-                a->cost == b->cost && a->inputs == b->inputs && a->reads == b->reads &&
-                a->reads_saved == b->reads_saved && a->runs_once == b->runs_once;
-    for (int k = 0; equal && k < a->inputs + a->reads; k++) {
-        const int i = p->edges[k < a->inputs ? a->in + k : a->read + k - a->inputs];
-        const int j = p->edges[k < b->inputs ? b->in + k : b->read + k - b->inputs];
-        equal = i == j || (u - i == v - j && c->first_reader[i] - i == c->first_reader[j] - j);
-    }
-    return equal;
-}
-
-/* Returns whether stages a < b have equal nodes and gradients, and pass on the same bytes. */
+/* Returns whether stages a < b have nodes of equal sizes and costs, have equal gradients, and pass
+ * on the same bytes. They may read values differently, which makes the table less exact. */
 static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
 {
+    const gckpti_planner *p = c->s->p;
     const gckpti_stage *q = &c->stage[a], *r = &c->stage[b];
     const int wide = c->n + 1, size = q->end - q->first;
-    const int64_t *at = c->s->p->gradient_at, *after = c->s->p->gradient_between + 1;
+    const int64_t *at = p->gradient_at, *after = p->gradient_between + 1;
     const int64_t more = q->gradients - r->gradients;
     int equal =
         size == r->end - r->first && q->backward_end - q->backward == r->backward_end - r->backward;
     for (int i = q->backward, k = r->backward; i < q->backward_end && equal; i++, k++)
         equal = at[i] - at[k] == more && after[i] - after[k] == more;
-    for (int i = 0; i < size && equal; i++)
-        equal = gckpti_equal_nodes(c, q->first + i, r->first + i);
+    for (int i = 0; i < size && equal; i++) {
+        const gckpti_node *u = &p->node[q->first + i], *v = &p->node[r->first + i];
+        equal = u->out == v->out && u->saved == v->saved && u->workspace == v->workspace &&
+                u->cost == v->cost && u->inputs == v->inputs && u->reads == v->reads &&
+                u->reads_saved == v->reads_saved && u->runs_once == v->runs_once;
+    }
     for (int k = 1; b + k < c->n && equal; k++)
         equal = c->crossing[a * wide + a + k] == c->crossing[b * wide + b + k];
     return equal;
@@ -194,13 +184,10 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
     gckpti_emit_range(c, w.next, b, gckpti_add_steps(c, m, w.later));
-    if (w.i >= equal->options) {
+    if (w.i < equal->options)
+        gckpti_emit_stage(c, q, &c->option[equal->option + w.i]);
+    else
         gckpti_emit_range(c, a, w.next - 1, gckpti_add_steps(c, m, w.sooner));
-        return;
-    }
-    memcpy(c->s->action + q->first, c->drop + c->option[equal->option + w.i].drop,
-           (size_t)(q->end - q->first));
-    gckpti_emit_stage(c, q);
 }
 
 /* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. A step
@@ -221,8 +208,8 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int)); /* + a row of zeros */
     if (s->p->failed)
         return;
-    memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
     c->need[c->rows] = 0;
+    memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
     for (int length = 1; length <= c->n; length++)
         for (int a = 0; a + length <= c->n; a++)
             if (gckpti_range_index(c, a, a + length - 1) == rows)
@@ -271,7 +258,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
+            gckpti_find_options(&c, a);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);

@@ -1,16 +1,18 @@
-#include "search/internal.h"
+#include "offload/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
- * the local search for one limit: closes live-range holes of the current schedule, s->now, until
- * its peak is within the limit, then removes recomputes that are not needed for that
+ * the local search for one limit, with three moves: it closes live-range holes of the current
+ * schedule, s->now, by a recompute or by a copy to slower memory and back until the peak is within
+ * the limit, then removes recomputes and copies that are not needed for that
  *
- * A move inserts entries before a position, or replaces the entry there. Both parts list all moves,
- * sort them by their score, choose those that do not conflict, apply them at once and evaluate the
- * result exactly. If that does not help, half of them are applied, and so on.
+ * A move inserts entries before a position, or replaces the entry there. An iteration lists all
+ * moves, sorts them by their score, chooses those that do not conflict, applies them at once and
+ * evaluates the result exactly. If that does not help, half of them are applied, and so on.
  * ============================================================================================== */
-enum { GCKPTI_MAX_CLOSURE = 400 };              /* most forwards to close one hole */
+#define GCKPTI_REMOVE INT32_MAX    /* in a move: the entry at its position is removed */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
 
 /* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
@@ -51,7 +53,7 @@ static gckpti_move *gckpti_next_move(gckpti_search *s, int node, int x)
                         (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
         return NULL;
     const gckpti_node_state *v = &s->p->state[node];
-    const gckpti_move m = { UINT64_MAX, node, v->start, v->prev_use, x, s->members, 0, 0, 0, 0 };
+    const gckpti_move m = { UINT64_MAX, node, v->start, x, s->members, 0, 0, 0, 0, 0 };
     s->move[s->moves] = m;
     return &s->move[s->moves];
 }
@@ -138,19 +140,20 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
     return 0;
 }
 
-/* ---- reducing the peak: moves close live-range holes ---- */
+/* ---- listing moves ---- */
 /* Finds the closure of m's node before position m->to, where the scan must be: nodes in s->member
- * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess or
- * if it runs once, else recomputed. */
-static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
+ * from m->first on. An input that is not live is kept live if that adds no excess or if it runs
+ * once, else recomputed. Returns its cost. */
+static uint64_t gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
+    uint64_t cost = 0;
     const gckpti_planner *p = s->p;
     int h = m->first, end = h;
     s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[s->member[h]];
-        m->cost += u->cost;
+        cost += u->cost;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k];
             gckpti_node_state *v = &p->state[q];
@@ -164,6 +167,7 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     }
     m->count = end - m->first;
     s->incomplete = s->incomplete || h < end;
+    return cost;
 }
 
 /* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
@@ -189,84 +193,128 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x)
         return;
     m->value = value;
     m->saved = saved;
-    if (!s->p->node[node].runs_once) {
-        gckpti_find_closure(s, m);
-        m->key = gckpti_score(m->cost, gain);
-    }
-    if (s->p->can_copy) {
-        const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
-        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
-            m->key = gckpti_score(copy, gain);
-            m->cost = copy;
-            m->count = 1;
-            s->member[m->first] = node + s->p->nodes;
-        }
+    m->value_from = v->prev_use;
+    m->saved_from = v->start;
+    if (!s->p->node[node].runs_once)
+        m->key = gckpti_score(gckpti_find_closure(s, m), gain);
+    const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
+    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
+        m->key = gckpti_score(copy, gain);
+        m->count = 1;
+        s->member[m->first] = node + s->p->nodes;
     }
     s->moves += m->count > 0; /* else the node runs once, and slower memory is full */
     s->members += m->count;
 }
 
-/* Sums the excess over the limit by position, and lists in s->move the holes whose closing lowers
- * it, best first. */
-GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
+/* Considers the holes before position x of all results that the entry there reads. */
+static void gckpti_consider_holes(gckpti_search *s, int x)
+{
+    int i = s->now.entry[x], self = i < 0 && s->p->node[~i].reads_saved ? ~i : -1, count;
+    const int *edges = gckpti_entry_reads(s->p, i, &count);
+    for (int k = 0; k < count; k++) {
+        self = edges[k] == self ? -1 : self;
+        gckpti_consider_hole(s, edges[k], x);
+    }
+    if (self >= 0)
+        gckpti_consider_hole(s, self, x);
+}
+
+/* Adds the move that removes the recompute or copy back at position x, if there is one: the
+ * previous definition is used instead, or copied back. A recompute takes along the recomputes that
+ * only it reads: they form a tree, so each is counted once. */
+static void gckpti_consider_recompute(gckpti_search *s, int x)
+{
+    int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
+    const gckpti_node *u = &s->p->node[self];
+    const gckpti_node_state *v = &s->p->state[self];
+    const int *edges = gckpti_entry_reads(s->p, i, &count);
+    if (i < 0)
+        return;
+    s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
+    for (int k = 0; k < count && v->run_count > 0; k++) {
+        const gckpti_node_state *q = &s->p->state[edges[k]];
+        if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
+            s->saving[x] += s->saving[q->start];
+    }
+    gckpti_move *m = v->run_count > u->must_recompute ? gckpti_next_move(s, self, x) : NULL;
+    if (!m)
+        return;
+    m->key = UINT64_MAX - s->saving[x]; /* largest saving first */
+    m->value = s->now.value_end[x] < 0 ? 0 : v->out;
+    m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
+    m->value_from = s->now.value_end[m->start];
+    m->saved_from = s->now.saved_end[m->start];
+    s->member[s->members++] = GCKPTI_REMOVE;
+    if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
+        s->member[s->members++] = self + s->p->nodes;
+    m->count = s->members - m->first;
+    s->moves++;
+}
+
+/* Lists the moves of the current schedule in s->move, best first: those that close holes and lower
+ * the excess over the limit or, if there is none, those that remove recomputes and copies. */
+GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit)
 {
     const size_t n = (size_t)s->now.length + 1;
     if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
         !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
-        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
+        !gckpti_reserve(&s->scratch, &s->slack, n, sizeof *s->slack) ||
+        !gckpti_reserve(&s->scratch, &s->saving, n, sizeof *s->saving))
         return;
     s->excess_sum[0] = 0;
     s->excess_count[0] = 0;
     for (int x = 0; x < s->now.length; x++) {
-        const int64_t excess = s->now.live_bytes[x] > limit ? s->now.live_bytes[x] - limit : 0;
-        s->excess[s->excess_count[x]] = excess;
-        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
-        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
+        const int64_t slack = s->slack[x] = limit - s->now.live_bytes[x];
+        s->excess_sum[x + 1] = s->excess_sum[x] - (slack < 0 ? slack : 0);
+        s->excess_count[x + 1] = s->excess_count[x] + (slack < 0);
     }
     s->moves = s->members = 0;
     gckpti_reset_states(s->p);
-    for (int x = 0; x < s->now.length && !s->p->failed; x++) {
-        int i = s->now.entry[x], self = i < 0 && s->p->node[~i].reads_saved ? ~i : -1, count;
-        const int *edges = gckpti_entry_reads(s->p, i, &count);
-        for (int k = 0; k < count && s->excess_count[x] > 0; k++) {
-            self = edges[k] == self ? -1 : self;
-            gckpti_consider_hole(s, edges[k], x);
-        }
-        if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_consider_hole(s, self, x);
-        gckpti_scan_entry(s, x);
-    }
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++))
+        if (s->excess_sum[s->now.length] == 0)
+            gckpti_consider_recompute(s, x);
+        else if (s->excess_count[x] > 0)
+            gckpti_consider_holes(s, x);
     gckpti_sort_moves(s);
 }
 
-/* Removes the excess that `bytes` fewer bytes at positions from `from` to `to` - 1 remove, after
- * the moves chosen so far. Returns how much that is. */
-static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
+/* ---- choosing moves ---- */
+/* Returns the bytes that a move frees, or needs, at position x after m->start and before m->to. */
+static int64_t gckpti_move_bytes(const gckpti_move *m, int x)
+{
+    return (x > m->value_from ? m->value : 0) + (x > m->saved_from ? m->saved : 0);
+}
+
+/* Frees the bytes of a move that closes a hole, after the moves chosen so far. Returns by how much
+ * that lowers the excess. */
+static int64_t gckpti_free_bytes(gckpti_search *s, const gckpti_move *m)
 {
     int64_t gain = 0;
-    for (int k = s->excess_count[from]; k < s->excess_count[to]; k++) {
-        const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
-        gain += part;
-        s->excess[k] -= part;
+    for (int x = (m->saved ? m->saved_from : m->value_from) + 1; x < m->to; x++) {
+        if (s->slack[x] >= 0)
+            continue;
+        const int64_t bytes = gckpti_move_bytes(m, x), excess = -s->slack[x];
+        gain += excess < bytes ? excess : bytes;
+        s->slack[x] += bytes;
     }
     return gain;
 }
 
-/* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
-static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
+/* Returns whether a node that the move computes or reads has the current stamp. If `mark` is
+ * nonzero, all get it. */
+static int gckpti_stamp_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
-    int touched = s->p->state[m->node].touched, count;
-    for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
+    int stamped = 0, count;
+    for (int j = m->first; j < m->first + m->count && (mark || !stamped); j++) {
         const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
-        const int node = gckpti_entry_node(s->p, s->member[j]);
-        touched |= s->p->state[node].touched;
-        s->p->state[node].touched |= mark;
-        for (int k = 0; k < count; k++) {
-            touched |= s->p->state[edges[k]].touched;
-            s->p->state[edges[k]].touched |= mark;
+        for (int k = -1; k < count; k++) {
+            const int node = k < 0 ? gckpti_entry_node(s->p, s->member[j]) : edges[k];
+            stamped = stamped || s->p->state[node].stamp == s->stamp;
+            s->p->state[node].stamp = mark ? s->stamp : s->p->state[node].stamp;
         }
     }
-    return touched;
+    return stamped;
 }
 
 /* Chooses holes to close from s->move, in order, with scores within twice the best and without
@@ -276,152 +324,81 @@ static int gckpti_choose_holes(gckpti_search *s)
     const uint64_t worst = s->moves > 0 ? s->order[0].key + GCKPTI_DOUBLE_SCORE : 0;
     int64_t left = s->excess_sum[s->now.length];
     int n = 0;
-    for (int u = 0; u < s->p->nodes; u++)
-        s->p->state[u].touched = 0;
+    s->stamp++;
     for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
         const gckpti_move *m = &s->move[s->order[i].value];
-        const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
-        if (gckpti_touch_nodes(s, m, 0))
-            continue;
-        int64_t gain = m->saved ? gckpti_relieve(s, m->start + 1, from, m->saved) : 0;
-        gain += gckpti_relieve(s, from, m->to, m->value + m->saved);
+        const int64_t gain = gckpti_stamp_nodes(s, m, 0) ? 0 : gckpti_free_bytes(s, m);
         if (gain == 0)
             continue;
-        gckpti_touch_nodes(s, m, 1);
+        gckpti_stamp_nodes(s, m, 1);
         left -= gain;
         s->chosen[n++] = s->order[i].value;
     }
     return n;
 }
 
-/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot in its effort. */
-GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
-{
-    int64_t first = 0;
-    while (s->now.peak > limit) {
-        gckpti_find_holes(s, limit);
-        if (s->p->failed)
-            return 0;
-        const int64_t excess = s->excess_sum[s->now.length];
-        first = first ? first : excess;
-        if (gckpti_should_stop(s, first, excess) ||
-            !gckpti_apply_moves(s, limit, gckpti_choose_holes(s)))
-            return 0;
-    }
-    return !s->p->failed;
-}
-
-/* ---- removing recomputes: moves use the previous definition instead, or copy it back ---- */
-/* Lists the recomputes and copies back of the current schedule in s->move, largest saving first;
- * `start` is the previous definition. A recompute takes along the recomputes that only it reads:
- * they form a tree, so each is counted once. */
-static void gckpti_find_recomputes(gckpti_search *s)
-{
-    if (!gckpti_reserve(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
-        return;
-    s->moves = s->members = 0;
-    gckpti_reset_states(s->p);
-    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
-        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
-        const gckpti_node *u = &s->p->node[self];
-        const gckpti_node_state *v = &s->p->state[self];
-        const int *edges = gckpti_entry_reads(s->p, i, &count);
-        if (i < 0)
-            continue;
-        s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
-        for (int k = 0; k < count && v->run_count > 0; k++) {
-            const gckpti_node_state *q = &s->p->state[edges[k]];
-            if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
-                s->saving[x] += s->saving[q->start];
-        }
-        if (v->run_count <= u->must_recompute)
-            continue;
-        gckpti_move *m = gckpti_next_move(s, self, x);
-        if (!m)
-            return;
-        m->key = UINT64_MAX - s->saving[x];
-        m->value = s->now.value_end[x] < 0 ? 0 : v->out;
-        m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
-        if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
-            s->member[s->members++] = self + s->p->nodes;
-        s->member[s->members++] = GCKPTI_REMOVE;
-        m->count = s->members - m->first;
-        s->moves++;
-    }
-    gckpti_sort_moves(s);
-}
-
-/* Returns the bytes at x, between the previous definition and m's recompute, that are not live now
- * and would be if the recompute were removed. */
-static int64_t gckpti_added_bytes(const gckpti_search *s, const gckpti_move *m, int x)
-{
-    return (x > s->now.value_end[m->start] ? m->value : 0) +
-           (x > s->now.saved_end[m->start] ? m->saved : 0);
-}
-
 /* Returns whether the previous definition can serve the uses of m's recompute: its bytes must fit
  * between both. If so, takes these bytes. *tight is a position where other bytes did not fit. */
 static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tight)
 {
-    if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
+    if (*tight > m->start && *tight < m->to && gckpti_move_bytes(m, *tight) > s->slack[*tight])
         return 0;
     for (int x = m->start + 1; x < m->to; x++)
-        if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
+        if (gckpti_move_bytes(m, x) > s->slack[x]) {
             *tight = x;
             return 0;
         }
     for (int x = m->start + 1; x < m->to; x++)
-        s->slack[x] -= gckpti_added_bytes(s, m, x);
+        s->slack[x] -= gckpti_move_bytes(m, x);
     return 1;
 }
 
 /* Chooses, one by one, all recomputes whose previous definitions fit, and the other ones that a
  * copy back replaces. Returns how many. */
-static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
+static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0, tight = -1;
-    if (!gckpti_reserve(&s->scratch, &s->slack, (size_t)s->now.length, sizeof *s->slack))
-        return 0;
-    for (int x = 0; x < s->now.length; x++) /* bytes left below the limit */
-        s->slack[x] = limit - s->now.live_bytes[x];
     for (int i = 0; i < s->moves; i++) {
         gckpti_move *m = &s->move[s->order[i].value];
-        if (gckpti_extend_range(s, m, &tight)) {
-            m->first += m->count - 1; /* it only removes its recompute */
-            m->count = 1;
-        } else if (m->count == 1)
+        if (gckpti_extend_range(s, m, &tight))
+            m->count = 1; /* it only removes its recompute */
+        else if (m->count == 1)
             continue;
         s->chosen[n++] = s->order[i].value;
     }
     return n;
 }
 
-/* Removes recomputes within the limit, or turns them into cheaper copies back. */
-GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
+/* Improves the current schedule by moves until none helps or the effort is used up. Returns whether
+ * its peak is within the limit. */
+GCKPTI_FN int gckpti_search_locally(gckpti_search *s, int64_t limit)
 {
+    int64_t first = 0, excess;
+    int n;
     do {
-        if (s->now.overhead == 0 || gckpti_should_stop(s, 0, 0))
-            return;
-        gckpti_find_recomputes(s);
-    } while (!s->p->failed && gckpti_apply_moves(s, limit, gckpti_choose_recomputes(s, limit)));
+        gckpti_find_moves(s, limit);
+        if (s->p->failed)
+            return 0;
+        excess = s->excess_sum[s->now.length];
+        first = first ? first : excess;
+        n = excess > 0 ? gckpti_choose_holes(s) : gckpti_choose_recomputes(s);
+    } while (!gckpti_should_stop(s, first, excess) && gckpti_apply_moves(s, limit, n));
+    return s->now.peak <= limit && !s->p->failed;
 }
 
-/* Perturbs the current schedule: removes the recompute with the i-th largest saving, even beyond
- * the limit, and reduces the peak without dropping its node. Returns 0 if that fails. */
-GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i)
+/* Perturbs the current schedule, which is within the limit: removes the recompute with the i-th
+ * largest saving, even beyond the limit, and improves the result without dropping its node. */
+GCKPTI_FN void gckpti_perturb(gckpti_search *s, int64_t limit, int i)
 {
-    gckpti_find_recomputes(s);
+    gckpti_find_moves(s, limit);
     if (i >= s->moves || s->p->failed)
-        return 0;
+        return;
     i = s->order[i].value;
-    gckpti_move *m = &s->move[i];
-    s->excluded = m->node;
-    m->first += m->count - 1;
-    m->count = 1;
+    s->excluded = s->move[i].node;
+    s->move[i].count = 1;
     gckpti_try_moves(s, &i, 1);
     gckpti_accept_next(s);
-    const int fits = gckpti_reduce_peak(s, limit);
+    gckpti_search_locally(s, limit);
     s->excluded = -1;
-    return fits;
 }
 #endif

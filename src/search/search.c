@@ -1,4 +1,4 @@
-#include "search/internal.h"
+#include "offload/internal.h"
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
@@ -29,7 +29,8 @@
 /* Returns whether a candidate is proven near-optimal for its limit. */
 static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
-    return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
+    return candidate->length > 0 &&
+           candidate->overhead - candidate->bound <= s->p->least_cost / 1000;
 }
 
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
@@ -76,9 +77,8 @@ static void gckpti_reduce_initials(gckpti_search *s)
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
         s->effort = s->started = 0;
-        if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
+        if (!gckpti_candidate_load(s, from) || !gckpti_search_locally(s, limit))
             continue;
-        gckpti_remove_recomputes(s, limit);
         gckpti_reapply_policy(s);
         gckpti_add_initial(s);
     }
@@ -117,9 +117,6 @@ static void gckpti_find_initials(gckpti_search *s)
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
-    s->starts = s->initials;
-    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
-        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -147,23 +144,15 @@ static void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
-/* Reduces the peak of the current schedule to a level's limit unless it is far above, removes
- * recomputes, and stores the schedule in the level if it is better. */
-static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
+/* Improves the schedule of a candidate, or the current one if `from` is NULL, for a level's limit,
+ * unless its peak is far above, and stores it in the level if it is better. */
+static void gckpti_improve(gckpti_search *s, gckpti_candidate *level, const gckpti_candidate *from)
 {
+    if (from && !gckpti_candidate_load(s, from))
+        return;
     s->started = s->effort;
-    if (s->now.peak / 5 * 4 <= level->limit && gckpti_reduce_peak(s, level->limit)) {
-        gckpti_remove_recomputes(s, level->limit);
+    if (s->now.peak / 5 * 4 <= level->limit && gckpti_search_locally(s, level->limit))
         gckpti_candidate_update(s, level);
-    }
-}
-
-/* Improves a level by another candidate's schedule. */
-static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
-                                const gckpti_candidate *from)
-{
-    if (gckpti_candidate_load(s, from))
-        gckpti_improve(s, level);
 }
 
 /* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */
@@ -176,7 +165,7 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
         return;
     gckpti_mark_cut(s->bound, cuts, cut, s->action);
     gckpti_try_actions(s);
-    gckpti_improve(s, level);
+    gckpti_improve(s, level, NULL);
 }
 
 /* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
@@ -202,27 +191,26 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
-        gckpti_improve_from(s, level, &s->initial[best]);
+        gckpti_improve(s, level, &s->initial[best]);
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->starts && tried < tries; i++) {
+    for (int tried = 0; i < s->initials && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
         least = initial->overhead < least ? initial->overhead : least;
-        gckpti_improve_from(s, level, initial);
+        gckpti_improve(s, level, initial);
         tried++;
     }
     if (grouped)
-        gckpti_improve_from(s, level, &s->level[k - 1]);
+        gckpti_improve(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
         s->started = s->effort;
-        if (gckpti_perturb(s, level->limit, i))
-            gckpti_remove_recomputes(s, level->limit);
+        gckpti_perturb(s, level->limit, i);
         gckpti_candidate_update(s, level);
         i = level->overhead < before ? -1 : i;
     }
@@ -246,16 +234,6 @@ static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *c
 /* Returns whether no error has occurred. */
 static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
-/* Returns whether a candidate is no better than the winner, or larger than `most` bytes. */
-static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
-{
-    const gckpti_candidate *old = &s->winner;
-    const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
-    const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
-           (old->length && cost == old->time && least >= (int64_t)old->arena);
-}
-
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
  * equal time, fewer bytes than the winner. */
@@ -264,7 +242,11 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
 {
     for (; candidate; candidate = gckpti_overlap_copies(s, candidate)) {
         const gckpti_candidate *old = &s->winner;
-        if (!gckpti_is_ok(s) || gckpti_is_useless(s, candidate, most))
+        const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
+        const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
+        if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
+            (old->length && cost > old->time) ||
+            (old->length && cost == old->time && least >= (int64_t)old->arena)) /* no better */
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
@@ -290,15 +272,6 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
     gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
 }
 
-/* Considers all initials, so that no plan is worse than a builder's in the same bytes. Those that
- * probably win come first; then few others are placed. */
-static void gckpti_consider_initials(gckpti_search *s, size_t most)
-{
-    gckpti_find_initials(s);
-    for (int i = s->initials; i-- > 0;)
-        gckpti_consider(s, &s->initial[i], 0, most);
-}
-
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
 static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
 {
@@ -319,22 +292,24 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
         gckpti_consider_level(s, below, most);
     if (k > 0 && gckpti_may_improve(s, k - 1, limit))
         gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
-    if (gckpti_may_improve(s, 0, limit))
-        gckpti_consider_initials(s, most);
+    if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */
+        gckpti_find_initials(s);
+        for (int i = s->initials; i-- > 0;) /* the order in which few are placed */
+            gckpti_consider(s, &s->initial[i], 0, most);
+    }
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
+GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    *least = SIZE_MAX;
     s->winner.length = 0;
-    for (int k = s->levels;
-         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+    for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
+                            gckpti_min_budget(s, k) < *least;)
         result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
     while (result == GCKPT_OK && s->winner.length > 0) {
-        *least = s->winner.arena;
-        result = gckpti_find_best(s, *least - 1);
+        *least = s->winner.arena < *least ? s->winner.arena : *least;
+        result = gckpti_find_best(s, s->winner.arena - 1);
     }
     return result;
 }
@@ -347,7 +322,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -388,11 +362,8 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             *least = s.winner.arena;
             result = gckpti_place_candidate(&s, &s.winner);
             gckpti_keep_lowered(p);
-        } else if (result == GCKPT_OK && !found) {
-            size_t needed;
-            result = gckpti_find_min_budget(&s, *least, &needed);
-            *least = needed < *least ? needed : *least;
-        }
+        } else if (result == GCKPT_OK && !found)
+            result = gckpti_lower_min_budget(&s, least);
         gckpti_scratch_free(&s.scratch);
         if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
             break;

@@ -25,6 +25,22 @@ enum { GCKPTI_POINTS = 8 }; /* most points of a model */
  * prove nothing. */
 enum { GCKPTI_HULL, GCKPTI_TABLES = 4 };
 
+/* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
+ * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
+ * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
+enum {
+    GCKPTI_READ = 1,
+    GCKPTI_LIVE = 2,
+    GCKPTI_READ_SAVED = 4,
+    GCKPTI_LIVE_SAVED = 8,
+    GCKPTI_RAN = 16,
+    GCKPTI_RUNS_ONCE = 32
+};
+
+/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), copy some or all of
+ * its results out and back, or (0) keep them. */
+enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
+
 /* State of a node at a point: bit masks of values that only recomputes read (input_bits: its
  * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
 typedef struct {
@@ -114,43 +130,41 @@ typedef struct gckpti_candidate {
 } gckpti_candidate;
 
 /* A change of the schedule at position `to`: entries of s->member that are inserted there. To close
- * the hole of a node between its uses at `from` and `to`: its closure; `start` is the forward that
- * defines the value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
+ * the hole of a node before its use at `to`: its closure; `start` is the forward that defines the
+ * value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
  * `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* moves with a small key are tried first */
-    int node, start, from, to;
-    int first, count;     /* range of its entries in s->member */
-    uint64_t cost;        /* cost of the closure */
-    int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
+    int node, start, to;
+    int first, count;           /* range of its entries in s->member */
+    int64_t value, saved;       /* bytes that it frees or needs before `to` .. */
+    int value_from, saved_from; /* .. and after these positions, not before `start` */
 } gckpti_move;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
     gckpti_schedule now, next; /* the current schedule; the current one with some moves */
     /* moves */
-    int64_t *excess_sum;     /* sum of the excess at all positions before one */
-    int *excess_count;       /* number of positions with excess before one */
-    int64_t *excess, *slack; /* excess at each of these, bytes left below a limit: after the */
-                             /* chosen moves */
+    int64_t *excess_sum; /* sum of the excess at all positions before one */
+    int *excess_count;   /* number of positions with excess before one */
+    int64_t *slack;      /* bytes left below the limit after the chosen moves, or -excess */
     gckpti_move *move;
     int moves;
-    gckpti_keyed *order;               /* moves by key; memory for sorting */
-    int *member, members;              /* entries of moves */
-    int *chosen;                       /* indices of moves */
-    gckpti_keyed *insert;              /* key: position << 32 | node */
-    int64_t stamp;                     /* number of closures so far */
-    int excluded;                      /* a node whose holes stay open, or -1 */
-    uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
+    gckpti_keyed *order;  /* moves by key; memory for sorting */
+    int *member, members; /* entries of moves */
+    int *chosen;          /* indices of moves */
+    gckpti_keyed *insert; /* key: position << 32 | node */
+    int64_t stamp;        /* of the nodes of a closure, or of all moves chosen so far */
+    int excluded;         /* a node whose holes stay open, or -1 */
+    uint64_t *saving;     /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
-    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* entries evaluated for the current level */
-    int64_t started;              /* effort when the current attempt began */
-    int incomplete;               /* a closure was truncated, or the search ended early */
+    int levels, initials;
+    unsigned char *action; /* by node: GCKPTI_CUT_.. */
+    int64_t effort;        /* entries evaluated for the current level */
+    int64_t started;       /* effort when the current attempt began */
+    int incomplete;        /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -162,9 +176,8 @@ typedef struct {
  * proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule, or to SIZE_MAX if
- * that is not below `upper`. */
-GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule, if it is lower. */
+GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least);
 
 /* Opens a search of a model (gckpti_planner_open) with strategy number `strategy`: sizes, bound and
  * levels (the first is store-all). Lowers store-all (p->store_all_peak,

@@ -1,9 +1,54 @@
-#include "search/internal.h"
+#include "search/search.h"
 #include "base/base.h"
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- stages and their borders ---- */
+/* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
+ * than at the node before; between any two nodes. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+
+enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
+#define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
+
+/* A way to run a stage. Bytes count its own values and gradients, less values that only its own
+ * forwards read of those that enter it, which it may free. */
+typedef struct {
+    int64_t kept;              /* bytes kept while the rest of the chain runs */
+    int64_t forward, backward; /* most bytes before that, and after it */
+    uint64_t cost;
+    const unsigned char *mark; /* by node of the stage: nonzero if it is dropped .. */
+    unsigned char count;       /* .. with this drop count */
+} gckpti_stage_option;
+
+typedef struct {
+    int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
+    int equal;                              /* first stage with equal nodes, whose options it has */
+    int option, options;                    /* first option and number of options */
+    int64_t gradients;                      /* bytes of gradients when its backwards begin */
+    gckpti_stage_option forward;            /* it runs forward, keeping only its outputs */
+} gckpti_stage;
+
+typedef struct {
+    gckpti_search *s;
+    gckpti_scratch scratch;
+    int *last_reader;  /* by node: last node whose forward or backward reads its value */
+    int *first_reader; /* by node: first node that reads its value, or itself if a backward does */
+    int64_t *livein;   /* by node: bytes of earlier values that it or later nodes read */
+    int64_t widest;    /* most bytes at a narrow border: 1.5 times those between segments */
+    gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
+    int n;             /* number of stages */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
+    gckpti_stage_option *option;
+    int options;
+    unsigned char *mark;   /* [i * nodes + u]: nonzero if the i-th way to keep drops node u */
+    int marks, *row, rows; /* row[a * (n + 1) + b - a]: the table row of stages a to b */
+    int *need;             /* by row: fewest memory steps that suffice */
+    uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps */
+    int steps;
+    int64_t step;
+} gckpti_chain;
+
 /* Finds the last reader of each value, and the bytes that cross the border before each node, for
  * backwards in reverse order of nodes (other orders have no chain). */
 GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
@@ -17,18 +62,14 @@ GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
     if (p->failed)
         return;
     for (int u = 0; u < p->nodes; u++) {
-        c->last_reader[u] = c->first_reader[u] = u;
-        for (const int *q = gckpti_entry_reads(p, u, &count); count-- > 0; q++) {
-            c->first_reader[*q] = c->last_reader[*q] > *q ? c->first_reader[*q] : u;
-            c->last_reader[*q] = u;
-        }
-    }
-    for (int u = 0; u < p->nodes; u++) {
-        const int *q = gckpti_entry_reads(p, ~u, &count);
-        for (; count-- > 0 && p->node[u].backward_index >= 0; q++) {
-            c->first_reader[*q] = *q;
-            c->last_reader[*q] = u > c->last_reader[*q] ? u : c->last_reader[*q];
-        }
+        c->last_reader[u] = u;
+        c->first_reader[u] = INT32_MAX;
+        for (int backward = 0; backward <= (p->node[u].backward_index >= 0); backward++)
+            for (const int *q = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0;
+                 q++) {
+                gckpti_set_min(&c->first_reader[*q], backward ? *q : u);
+                c->last_reader[*q] = u;
+            }
     }
     for (int u = p->prologue; u < p->nodes; u++) {
         c->livein[u + 1] += p->node[u].out;
@@ -38,22 +79,13 @@ GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
         c->livein[u] += c->livein[u - 1];
 }
 
-/* Returns the user's outermost segment that node u is in, or -1. */
-static int gckpti_outer_segment(const gckpti_planner *p, int u)
-{
-    int segment = p->g->tensors[p->node[u].id]->segment;
-    while (segment >= 0 && p->g->segments[segment].parent >= 0)
-        segment = p->g->segments[segment].parent;
-    return segment;
-}
-
 /* Returns whether a stage may begin at node u. */
 static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
 {
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
-        return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
-    return kind >= GCKPTI_AT_NODES ||
+        return gckpti_child_segment(p, 0, -1, u) != gckpti_child_segment(p, 0, -1, u - 1);
+    return kind == GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -90,29 +122,28 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
- * last stage if `rest` is 0. Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
-                                  gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
+ * Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
-    memset(o, 0, sizeof *o);
     for (int u = p->prologue; u < q->end; u++) {
         const int counts =
-            u >= q->first || (c->first_reader[u] >= q->first && c->last_reader[u] < q->end);
+            u >= q->first || (c->first_reader[u] >= q->first && c->last_reader[u] >= q->first &&
+                              c->last_reader[u] < q->end);
         p->state[u].value_end = p->state[u].saved_end = counts ? -1 : INT32_MAX;
         live -= counts && u < q->first ? p->node[u].out : 0;
     }
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end && rest; v++)
+            for (int v = q->first; v < q->end; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = rest ? live : INT64_MAX / 2;
+            o->kept = live;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -135,12 +166,14 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int re
     p->entry_count = 0;
 }
 
-/* Emits a stage's backwards, with recomputes by s->action. Returns 0 if there are too many. */
-GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q)
+/* Emits a stage's backwards, with an option's recomputes. Returns 0 if there are too many. */
+GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q,
+                                const gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     const size_t most = p->entry_count + 5 * (size_t)(q->end - q->first) + 64;
     for (int u = q->first; u < q->end; u++) {
+        c->s->action[u] = o->mark[u - q->first] && !p->node[u].runs_once ? o->count : 0;
         p->computed[u] = c->s->action[u] == 0;
         p->state[u].run_count = 1;
     }
@@ -165,15 +198,15 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
            a->backward <= b->backward;
 }
 
-/* Adds the option with the drop counts in s->action, unless another one is as good. */
-static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
+/* Adds the option with these marks and this drop count, unless another one is as good. */
+static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, const unsigned char *mark,
+                              unsigned char count)
 {
-    size_t size = (size_t)(q->end - q->first);
-    gckpti_stage_option o;
+    gckpti_stage_option o = { 0, 0, 0, 0, mark, count };
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
-    const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
-    gckpti_measure_option(c, q, rest, &o);
+    const int fits = gckpti_emit_stage(c, q, &o) && !c->s->p->failed;
+    gckpti_measure_option(c, q, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -184,14 +217,9 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
             c->option[kept++] = *b;
     }
     c->options = kept;
-    if (kept - q->option == GCKPTI_MAX_OPTIONS ||
-        !gckpti_reserve(&c->scratch, &c->option, (size_t)kept + 1, sizeof o) ||
-        !gckpti_reserve(&c->scratch, &c->drop, (size_t)c->drops + size, 1))
-        return;
-    o.drop = c->drops;
-    c->drops += (int)size;
-    memcpy(c->drop + o.drop, c->s->action + q->first, size);
-    c->option[c->options++] = o;
+    if (kept - q->option < GCKPTI_MAX_OPTIONS &&
+        gckpti_reserve(&c->scratch, &c->option, (size_t)kept + 1, sizeof o))
+        c->option[c->options++] = o;
 }
 
 /* Lists ways to keep values, as marks of those that are dropped: none, those that a cut of the
@@ -211,30 +239,25 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
+ * values, with three drop counts. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
-    const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
+    const size_t size = (size_t)(q->end - q->first);
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, 1, &q->forward);
+    gckpti_measure_option(c, q, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
         for (int b = a; b < c->n; b++) {
-            const unsigned char *mark = c->mark + n * i + c->stage[b].first;
+            const unsigned char *mark = c->mark + (size_t)p->nodes * i + c->stage[b].first;
             if (c->stage[b].equal != a || (tried && !memcmp(tried, mark, size)))
                 continue;
             tried = mark;
-            for (size_t k = 0; k < sizeof counts && !p->failed; k++) {
-                for (size_t u = 0; u < size; u++)
-                    c->s->action[(size_t)q->first + u] =
-                        mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
-                for (int rest = 1; rest >= !lean; rest--)
-                    gckpti_try_option(c, q, rest);
-            }
+            for (size_t k = 0; k < sizeof counts && !p->failed; k++)
+                gckpti_try_option(c, q, mark, counts[k]);
         }
     }
     q->options = c->options - q->option;

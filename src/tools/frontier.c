@@ -46,15 +46,14 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     uint64_t forward = p->forward_cost, least = p->least_cost;
-    size_t budget = 0, fewest = SIZE_MAX;
+    size_t least_bytes = SIZE_MAX;
     for (size_t i = 0; i < f->count; i++)
-        if (f->solutions[i].point.bytes - f->resident < fewest)
-            fewest = f->solutions[i].point.bytes - f->resident;
-    gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
-    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
+        if (f->solutions[i].point.bytes - f->resident < least_bytes)
+            least_bytes = f->solutions[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_lower_min_budget(s, &least_bytes);
+    if (result == GCKPT_OK && least_bytes == SIZE_MAX)
         result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
-    size_t least_bytes = budget < fewest ? budget : fewest;
-    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+    for (size_t budget = SIZE_MAX; result == GCKPT_OK;) {
         budget = gckpti_frontier_next(f, p, budget);
         if (budget < least_bytes)
             break;

@@ -166,7 +166,8 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
 static int gckpti_divides_first(const gckpt_exec *e)
 {
-    return e->update.options.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    return e->update.options.clip > 0 || e->update.all_first ||
+           e->step.goal == GCKPTI_GOAL_GRADIENTS;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a

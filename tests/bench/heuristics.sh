@@ -1,5 +1,5 @@
 #!/bin/sh
-# Recomputes the table of tests/bench/heuristics.md. For each row, compiles a file of the search without one heuristic,
+# Recomputes the table of tests/bench/heuristics.md. For each row, compiles the search without one heuristic,
 # and plans the row's network and budget with and without it, or runs the row's test, which has to fail.
 #
 #     make build/ablate build/test_baseline && sh tests/bench/heuristics.sh > TABLE
@@ -7,6 +7,7 @@
 # Fails if a heuristic is worth less than 0.5 % of a step, if a test passes without it, or if a script edits nothing.
 compile=$(cat build/options)
 parts=build/heuristics
+search=$(awk '$1 ~ /\/$/ { layer = $1 } layer == "search/" && $1 ~ /\.[ch]$/ { print "#include \"" $1 "\"" }' src/MANIFEST)
 mkdir -p $parts
 
 # cost PROGRAM NETWORK BUDGET: prints the cost that tests/bench/ablate.c finds
@@ -40,10 +41,12 @@ while IFS= read -r line; do
     file=$(printf '%s\n' "$line" | sed 's/ | `.*//; s/.*| //')
     network=$(printf '%s\n' "$line" | sed 's/.*` | //; s/ |.*//')
     budget=$(printf '%s\n' "$line" | sed 's/.*` | [^|]* | //; s/ |.*//')
-    sed "$off" "src/$file" > $parts/edited.c
+    mkdir -p "$parts/${file%/*}"
+    sed "$off" "src/$file" > "$parts/$file"
     is=
-    ! cmp -s "src/$file" $parts/edited.c && $compile -w -Isrc -c -o $parts/edited.o $parts/edited.c &&
+    ! cmp -s "src/$file" "$parts/$file" && echo "$search" | $compile -w -I$parts -Isrc -c -o $parts/edited.o -x c - &&
         is=$(worth "$network" "$budget")
+    rm "$parts/$file"
     printf '%s\n' "$line" | sed "s/ [^|]* |\$/ ${is:-nothing} |/"
     [ -n "$is" ] || status=1
 done < tests/bench/heuristics.md

@@ -9,13 +9,18 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
-#include "search/internal.h"
+#include "search/search.h"
 #include "planner/internal.h"
 
 #include "examples/print.h"
 #include "backend.h"
 #include "lowered_cost.h"
 #include "net.h"
+
+/* search/candidates.c, search/moves.c */
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
+GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *candidate);
+GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit);
 
 /* ---- slower memory, emulated by a buffer between two guard areas: it records the largest address that a copy
  * touches; copy number fail_at copies one byte too few ---- */
@@ -1419,7 +1424,7 @@ static void every_schedule(int chains)
     CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
-/* ---- live-range holes in which the local search may drop values: every move that gckpti_find_holes lists has a score
+/* ---- live-range holes in which the local search may drop values: every move that gckpti_find_moves lists has a score
  * and a closure that is not empty, even if must_save values do not fit into slower memory ---- */
 static void holes(unsigned first, unsigned n)
 {
@@ -1441,7 +1446,7 @@ static void holes(unsigned first, unsigned n)
                 CHECK(gckpti_candidate_load(&s, &s.level[0]));
                 /* half of the schedules have no space left in slower memory */
                 s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
-                gckpti_find_holes(&s, s.level[0].peak / 15 * part);
+                gckpti_find_moves(&s, s.level[0].peak / 15 * part);
                 for (int i = 0; i < s.moves; i++, moves++)
                     CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
                               s.moves);

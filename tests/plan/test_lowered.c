@@ -7,11 +7,17 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "search/internal.h"
+#include "search/search.h"
 #include "planner/internal.h"
 
 #include "lowered_cost.h"
 #include "net.h"
+
+/* search/candidates.c, search/search.c */
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
+GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate, const gckpti_schedule *schedule);
+GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list, int *count);
+GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k);
 
 static gckpti_planner p;
 static gckpti_search s;

@@ -6,12 +6,19 @@
 #include "base/base.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "search/internal.h"
+#include "search/search.h"
 #include "planner/internal.h"
 
 #include "lowered_cost.h"
 #include "synthetic.h"
 #include "net.h"
+
+/* search/bound.c */
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k, gckpti_scratch *scratch);
+GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which);
+GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space);
+GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *table, int cut, unsigned char *action);
+GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space);
 
 enum { LIST = 4096, FETCHES = 4, TRIED = 12 };
 

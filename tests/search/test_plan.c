@@ -10,7 +10,7 @@
 #include "cpu/cpu.h"
 #include "devices/devices.h"
 #include "plan/plan.h"
-#include "search/internal.h"
+#include "search/search.h"
 #include "planner/internal.h"
 
 #include "synthetic.h"
