@@ -145,10 +145,10 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4740
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2324
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              847
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4552
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4737
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2215
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              846
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4553
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        437
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2718
@@ -15722,12 +15722,11 @@ typedef struct {
 /* State of a node in a pass over a schedule, about its current definition (-1 if none). */
 typedef struct {
     int64_t out, saved;       /* bytes */
-    int64_t stamp;            /* search: the stamp of the last closure that visited it */
+    int64_t stamp;            /* search: the last stamp that it got */
     uint64_t ready;           /* gckpti_schedule_time: when its copy back has finished */
     int value_end, saved_end; /* last uses */
     int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
-    int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
     int awaited_parts;        /* parts that are copied back later */
     int copied_parts;         /* parts that are ever copied */
@@ -15824,6 +15823,9 @@ GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor 
 
 
 
+
+
+enum { GCKPTI_OUTSIDE = -2 };
 
 
 
@@ -19353,12 +19355,10 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
-enum { GCKPTI_OUTSIDE = -2 };
-
 /* Returns the segment directly inside `segment` (inside the body, if -1) that has node u (or, of a
  * staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment` does not
  * have it either. group is gckpti_build_segments's, <= 0. */
-static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
+GCKPTI_FN int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int u)
 {
     const gckpti_segment *all = p->g->segments;
     int child = -1, s;
@@ -20200,6 +20200,22 @@ enum { GCKPTI_POINTS = 8 }; /* most points of a model */
  * prove nothing. */
 enum { GCKPTI_HULL, GCKPTI_TABLES = 4 };
 
+/* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
+ * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
+ * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
+enum {
+    GCKPTI_READ = 1,
+    GCKPTI_LIVE = 2,
+    GCKPTI_READ_SAVED = 4,
+    GCKPTI_LIVE_SAVED = 8,
+    GCKPTI_RAN = 16,
+    GCKPTI_RUNS_ONCE = 32
+};
+
+/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), copy some or all of
+ * its results out and back, or (0) keep them. */
+enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
+
 /* State of a node at a point: bit masks of values that only recomputes read (input_bits: its
  * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
 typedef struct {
@@ -20282,43 +20298,41 @@ typedef struct gckpti_candidate {
 } gckpti_candidate;
 
 /* A change of the schedule at position `to`: entries of s->member that are inserted there. To close
- * the hole of a node between its uses at `from` and `to`: its closure; `start` is the forward that
- * defines the value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
+ * the hole of a node before its use at `to`: its closure; `start` is the forward that defines the
+ * value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
  * `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* moves with a small key are tried first */
-    int node, start, from, to;
-    int first, count;     /* range of its entries in s->member */
-    uint64_t cost;        /* cost of the closure */
-    int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
+    int node, start, to;
+    int first, count;           /* range of its entries in s->member */
+    int64_t value, saved;       /* bytes that it frees or needs before `to` .. */
+    int value_from, saved_from; /* .. and after these positions, not before `start` */
 } gckpti_move;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
     gckpti_schedule now, next; /* the current schedule; the current one with some moves */
     /* moves */
-    int64_t *excess_sum;     /* sum of the excess at all positions before one */
-    int *excess_count;       /* number of positions with excess before one */
-    int64_t *excess, *slack; /* excess at each of these, bytes left below a limit: after the */
-                             /* chosen moves */
+    int64_t *excess_sum; /* sum of the excess at all positions before one */
+    int *excess_count;   /* number of positions with excess before one */
+    int64_t *slack;      /* bytes left below the limit after the chosen moves, or -excess */
     gckpti_move *move;
     int moves;
-    gckpti_keyed *order;               /* moves by key; memory for sorting */
-    int *member, members;              /* entries of moves */
-    int *chosen;                       /* indices of moves */
-    gckpti_keyed *insert;              /* key: position << 32 | node */
-    int64_t stamp;                     /* number of closures so far */
-    int excluded;                      /* a node whose holes stay open, or -1 */
-    uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
+    gckpti_keyed *order;  /* moves by key; memory for sorting */
+    int *member, members; /* entries of moves */
+    int *chosen;          /* indices of moves */
+    gckpti_keyed *insert; /* key: position << 32 | node */
+    int64_t stamp;        /* of the nodes of a closure, or of all moves chosen so far */
+    int excluded;         /* a node whose holes stay open, or -1 */
+    uint64_t *saving;     /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
-    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
-    int64_t effort;               /* entries evaluated for the current level */
-    int64_t started;              /* effort when the current attempt began */
-    int incomplete;               /* a closure was truncated, or the search ended early */
+    int levels, initials;
+    unsigned char *action; /* by node: GCKPTI_CUT_.. */
+    int64_t effort;        /* entries evaluated for the current level */
+    int64_t started;       /* effort when the current attempt began */
+    int incomplete;        /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -20363,71 +20377,6 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #define gckpti_overlap_copies(s, c)      NULL
 #endif
 
-/* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
-
-/* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
- * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
- * the node has run before the point. RUNS_ONCE: it has run, and may not run again. */
-enum {
-    GCKPTI_READ = 1,
-    GCKPTI_LIVE = 2,
-    GCKPTI_READ_SAVED = 4,
-    GCKPTI_LIVE_SAVED = 8,
-    GCKPTI_RAN = 16,
-    GCKPTI_RUNS_ONCE = 32
-};
-
-/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), copy some or all of
- * its results out and back, or (0) keep them. */
-enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
-
-#define GCKPTI_REMOVE INT32_MAX /* in a move: the entry at its position is removed */
-/* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
-
-enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
-#define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
-
-/* A way to run a stage. Bytes count its own values and gradients, less values that only its own
- * forwards read of those that enter it, which it may free. */
-typedef struct {
-    int64_t kept;              /* bytes kept while the rest of the chain runs */
-    int64_t forward, backward; /* most bytes before that, and after it */
-    uint64_t cost;
-    int drop; /* index of its drop counts in c->drop */
-} gckpti_stage_option;
-
-typedef struct {
-    int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
-    int equal;                              /* first stage with equal nodes, whose options it has */
-    int option, options;                    /* first option and number of options */
-    int64_t gradients;                      /* bytes of gradients when its backwards begin */
-    gckpti_stage_option forward;            /* it runs forward, keeping only its outputs */
-} gckpti_stage;
-
-typedef struct {
-    gckpti_search *s;
-    gckpti_scratch scratch;
-    int *last_reader;  /* by node: last node whose forward or backward reads its value */
-    int *first_reader; /* by node: first node that reads its value, or itself if a backward does */
-    int64_t *livein;   /* by node: bytes of earlier values that it or later nodes read */
-    int64_t widest;    /* most bytes at a narrow border: 1.5 times those between segments */
-    gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
-    int n;             /* number of stages */
-    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
-    gckpti_stage_option *option;
-    int options, drops;
-    unsigned char *drop;   /* of options: drop count by node of the stage */
-    unsigned char *mark;   /* [i * nodes + u]: nonzero if the i-th way to keep drops node u */
-    int marks, *row, rows; /* row[a * (n + 1) + b - a]: the table row of stages a to b */
-    int *need;             /* by row: fewest memory steps that suffice */
-    uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps */
-    int steps;
-    int64_t step;
-} gckpti_chain;
-
-
 /* >>search/bound */
 /* =================================================================================================
  * cuts: lower bounds of the cost and the bytes of any schedule, from minimal cuts
@@ -20467,20 +20416,17 @@ static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
 {
     for (int i = 0; i < p->nodes; i++) {
         const gckpti_node *u = &p->node[i];
-        int now = u->backward_index == point->backward_index,
-            later = u->backward_index >= point->backward_index;
-        int earlier = u->backward_index >= 0 && u->backward_index <= point->backward_index;
+        const int r = u->backward_index, at = point->backward_index;
         unsigned char *flags = &point->node[i].flags;
-        *flags |= u->fetched ? GCKPTI_READ : 0;
-        *flags |= i < p->prologue || (earlier && u->reads_saved) ? GCKPTI_RAN : 0;
-        *flags |= later && u->reads_saved ? GCKPTI_READ_SAVED : 0;
-        *flags |= now && u->reads_saved ? GCKPTI_LIVE_SAVED : 0;
-        for (int k = u->read; k < u->read + u->reads && u->backward_index >= 0; k++) {
-            flags = &point->node[p->edges[k]].flags;
-            *flags |= later ? GCKPTI_READ : 0;
-            *flags |= now ? GCKPTI_LIVE : 0;
-            *flags |= earlier ? GCKPTI_RAN : 0;
-        }
+        *flags |= (u->fetched ? GCKPTI_READ : 0) | (i < p->prologue ? GCKPTI_RAN : 0);
+        if (r < 0)
+            continue;
+        const int now = r == at, later = r >= at, ran = r <= at ? GCKPTI_RAN : 0;
+        const int value = ran | (later ? GCKPTI_READ : 0) | (now ? GCKPTI_LIVE : 0);
+        const int saved = ran | (later ? GCKPTI_READ_SAVED : 0) | (now ? GCKPTI_LIVE_SAVED : 0);
+        *flags |= (unsigned char)(u->reads_saved ? saved : 0);
+        for (int k = u->read; k < u->read + u->reads; k++)
+            point->node[p->edges[k]].flags |= (unsigned char)value;
     }
     for (int i = p->nodes; i-- > 0;) {
         const gckpti_node *u = &p->node[i];
@@ -20676,17 +20622,15 @@ GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *ta
 /* Returns the least cost on a point's hull within `space` bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
 {
-    int i = gckpti_cut_within(hull, space), shift = 0;
+    const int i = gckpti_cut_within(hull, space);
     if (hull->n == 0)
         return 0; /* the hull had too many corners */
     if (i < 0 || i == hull->n - 1 || hull->all)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
-    uint64_t cost = a->cost - z->cost, bytes = (uint64_t)(space - a->bytes), off;
-    while ((cost >> shift) + 1 > (UINT64_C(1) << 62) / (bytes + 1))
-        shift++;
-    off = (((cost >> shift) + 1) * bytes / (uint64_t)(z->bytes - a->bytes) + 1) << shift;
-    return off < cost ? a->cost - off : z->cost;
+    const double part = (double)(space - a->bytes) / (double)(z->bytes - a->bytes);
+    const uint64_t off = (uint64_t)((double)(a->cost - z->cost) * part * (1 + 1e-15)) + 1;
+    return off < a->cost - z->cost ? a->cost - off : z->cost;
 }
 
 /* Returns a lower bound of the recompute cost of schedules within `limit` live bytes, or UINT64_MAX
@@ -20878,37 +20822,26 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Writes the current schedule's body to p->entries, as a builder does. */
-static void gckpti_emit_now(gckpti_search *s)
+/* Applies gckpt_recompute to the current schedule again, until that changes nothing: lowering does
+ * so too, and moves and removed entries may change what it demands. */
+GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
-    s->p->entry_count = 0;
-    for (int x = 0; x < s->now.length; x++)
-        gckpti_emit(s->p, s->now.entry[x]);
+    for (int i = 0, before = -1; i < 4 && s->p->recompute_count && s->now.length != before; i++) {
+        before = s->now.length;
+        if (gckpti_finish_schedule(s->p, s->now.entry, before, &s->scratch, &s->next))
+            gckpti_accept_next(s);
+    }
 }
 
-/* Makes a builder's entries the current schedule. Finishes it until that changes nothing: lowering
- * finishes it again, and removed entries may change what gckpt_recompute demands. */
+/* Makes a builder's entries the current schedule. */
 GCKPTI_FN int gckpti_take_built(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    for (int iteration = 0, same = 0; iteration < 4 && !same; iteration++) {
-        if (!gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now))
-            return 0;
-        same = !p->recompute_count || (size_t)s->now.length == p->entry_count;
-        if (!same)
-            gckpti_emit_now(s);
-    }
+    int good = gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now);
     p->entry_count = 0;
-    return 1;
-}
-
-/* Applies gckpt_recompute to the current schedule again after moves. */
-GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
-{
-    if (s->p->recompute_count) {
-        gckpti_emit_now(s);
-        gckpti_take_built(s);
-    }
+    if (good)
+        gckpti_reapply_policy(s);
+    return good;
 }
 
 /* Replaces a candidate's schedule; the new one is not placed yet. */
@@ -21166,14 +21099,16 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 /* >>search/moves */
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
- * the local search for one limit: closes live-range holes of the current schedule, s->now, until
- * its peak is within the limit, then removes recomputes that are not needed for that
+ * the local search for one limit, with three moves: it closes live-range holes of the current
+ * schedule, s->now, by a recompute or by a copy to slower memory and back until the peak is within
+ * the limit, then removes recomputes and copies that are not needed for that
  *
- * A move inserts entries before a position, or replaces the entry there. Both parts list all moves,
- * sort them by their score, choose those that do not conflict, apply them at once and evaluate the
- * result exactly. If that does not help, half of them are applied, and so on.
+ * A move inserts entries before a position, or replaces the entry there. An iteration lists all
+ * moves, sorts them by their score, chooses those that do not conflict, applies them at once and
+ * evaluates the result exactly. If that does not help, half of them are applied, and so on.
  * ============================================================================================== */
-enum { GCKPTI_MAX_CLOSURE = 400 };              /* most forwards to close one hole */
+#define GCKPTI_REMOVE INT32_MAX    /* in a move: the entry at its position is removed */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
 
 /* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
@@ -21214,7 +21149,7 @@ static gckpti_move *gckpti_next_move(gckpti_search *s, int node, int x)
                         (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
         return NULL;
     const gckpti_node_state *v = &s->p->state[node];
-    const gckpti_move m = { UINT64_MAX, node, v->start, v->prev_use, x, s->members, 0, 0, 0, 0 };
+    const gckpti_move m = { UINT64_MAX, node, v->start, x, s->members, 0, 0, 0, 0, 0 };
     s->move[s->moves] = m;
     return &s->move[s->moves];
 }
@@ -21301,19 +21236,20 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
     return 0;
 }
 
-/* ---- reducing the peak: moves close live-range holes ---- */
+/* ---- listing moves ---- */
 /* Finds the closure of m's node before position m->to, where the scan must be: nodes in s->member
- * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess or
- * if it runs once, else recomputed. */
-static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
+ * from m->first on. An input that is not live is kept live if that adds no excess or if it runs
+ * once, else recomputed. Returns its cost. */
+static uint64_t gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
+    uint64_t cost = 0;
     const gckpti_planner *p = s->p;
     int h = m->first, end = h;
     s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[s->member[h]];
-        m->cost += u->cost;
+        cost += u->cost;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k];
             gckpti_node_state *v = &p->state[q];
@@ -21327,6 +21263,7 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     }
     m->count = end - m->first;
     s->incomplete = s->incomplete || h < end;
+    return cost;
 }
 
 /* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
@@ -21352,84 +21289,128 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x)
         return;
     m->value = value;
     m->saved = saved;
-    if (!s->p->node[node].runs_once) {
-        gckpti_find_closure(s, m);
-        m->key = gckpti_score(m->cost, gain);
-    }
-    if (s->p->can_copy) {
-        const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
-        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
-            m->key = gckpti_score(copy, gain);
-            m->cost = copy;
-            m->count = 1;
-            s->member[m->first] = node + s->p->nodes;
-        }
+    m->value_from = v->prev_use;
+    m->saved_from = v->start;
+    if (!s->p->node[node].runs_once)
+        m->key = gckpti_score(gckpti_find_closure(s, m), gain);
+    const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
+    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
+        m->key = gckpti_score(copy, gain);
+        m->count = 1;
+        s->member[m->first] = node + s->p->nodes;
     }
     s->moves += m->count > 0; /* else the node runs once, and slower memory is full */
     s->members += m->count;
 }
 
-/* Sums the excess over the limit by position, and lists in s->move the holes whose closing lowers
- * it, best first. */
-GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
+/* Considers the holes before position x of all results that the entry there reads. */
+static void gckpti_consider_holes(gckpti_search *s, int x)
+{
+    int i = s->now.entry[x], self = i < 0 && s->p->node[~i].reads_saved ? ~i : -1, count;
+    const int *edges = gckpti_entry_reads(s->p, i, &count);
+    for (int k = 0; k < count; k++) {
+        self = edges[k] == self ? -1 : self;
+        gckpti_consider_hole(s, edges[k], x);
+    }
+    if (self >= 0)
+        gckpti_consider_hole(s, self, x);
+}
+
+/* Adds the move that removes the recompute or copy back at position x, if there is one: the
+ * previous definition is used instead, or copied back. A recompute takes along the recomputes that
+ * only it reads: they form a tree, so each is counted once. */
+static void gckpti_consider_recompute(gckpti_search *s, int x)
+{
+    int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
+    const gckpti_node *u = &s->p->node[self];
+    const gckpti_node_state *v = &s->p->state[self];
+    const int *edges = gckpti_entry_reads(s->p, i, &count);
+    if (i < 0)
+        return;
+    s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
+    for (int k = 0; k < count && v->run_count > 0; k++) {
+        const gckpti_node_state *q = &s->p->state[edges[k]];
+        if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
+            s->saving[x] += s->saving[q->start];
+    }
+    gckpti_move *m = v->run_count > u->must_recompute ? gckpti_next_move(s, self, x) : NULL;
+    if (!m)
+        return;
+    m->key = UINT64_MAX - s->saving[x]; /* largest saving first */
+    m->value = s->now.value_end[x] < 0 ? 0 : v->out;
+    m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
+    m->value_from = s->now.value_end[m->start];
+    m->saved_from = s->now.saved_end[m->start];
+    s->member[s->members++] = GCKPTI_REMOVE;
+    if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
+        s->member[s->members++] = self + s->p->nodes;
+    m->count = s->members - m->first;
+    s->moves++;
+}
+
+/* Lists the moves of the current schedule in s->move, best first: those that close holes and lower
+ * the excess over the limit or, if there is none, those that remove recomputes and copies. */
+GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit)
 {
     const size_t n = (size_t)s->now.length + 1;
     if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
         !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
-        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
+        !gckpti_reserve(&s->scratch, &s->slack, n, sizeof *s->slack) ||
+        !gckpti_reserve(&s->scratch, &s->saving, n, sizeof *s->saving))
         return;
     s->excess_sum[0] = 0;
     s->excess_count[0] = 0;
     for (int x = 0; x < s->now.length; x++) {
-        const int64_t excess = s->now.live_bytes[x] > limit ? s->now.live_bytes[x] - limit : 0;
-        s->excess[s->excess_count[x]] = excess;
-        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
-        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
+        const int64_t slack = s->slack[x] = limit - s->now.live_bytes[x];
+        s->excess_sum[x + 1] = s->excess_sum[x] - (slack < 0 ? slack : 0);
+        s->excess_count[x + 1] = s->excess_count[x] + (slack < 0);
     }
     s->moves = s->members = 0;
     gckpti_reset_states(s->p);
-    for (int x = 0; x < s->now.length && !s->p->failed; x++) {
-        int i = s->now.entry[x], self = i < 0 && s->p->node[~i].reads_saved ? ~i : -1, count;
-        const int *edges = gckpti_entry_reads(s->p, i, &count);
-        for (int k = 0; k < count && s->excess_count[x] > 0; k++) {
-            self = edges[k] == self ? -1 : self;
-            gckpti_consider_hole(s, edges[k], x);
-        }
-        if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_consider_hole(s, self, x);
-        gckpti_scan_entry(s, x);
-    }
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++))
+        if (s->excess_sum[s->now.length] == 0)
+            gckpti_consider_recompute(s, x);
+        else if (s->excess_count[x] > 0)
+            gckpti_consider_holes(s, x);
     gckpti_sort_moves(s);
 }
 
-/* Removes the excess that `bytes` fewer bytes at positions from `from` to `to` - 1 remove, after
- * the moves chosen so far. Returns how much that is. */
-static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
+/* ---- choosing moves ---- */
+/* Returns the bytes that a move frees, or needs, at position x after m->start and before m->to. */
+static int64_t gckpti_move_bytes(const gckpti_move *m, int x)
+{
+    return (x > m->value_from ? m->value : 0) + (x > m->saved_from ? m->saved : 0);
+}
+
+/* Frees the bytes of a move that closes a hole, after the moves chosen so far. Returns by how much
+ * that lowers the excess. */
+static int64_t gckpti_free_bytes(gckpti_search *s, const gckpti_move *m)
 {
     int64_t gain = 0;
-    for (int k = s->excess_count[from]; k < s->excess_count[to]; k++) {
-        const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
-        gain += part;
-        s->excess[k] -= part;
+    for (int x = (m->saved ? m->saved_from : m->value_from) + 1; x < m->to; x++) {
+        if (s->slack[x] >= 0)
+            continue;
+        const int64_t bytes = gckpti_move_bytes(m, x), excess = -s->slack[x];
+        gain += excess < bytes ? excess : bytes;
+        s->slack[x] += bytes;
     }
     return gain;
 }
 
-/* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
-static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
+/* Returns whether a node that the move computes or reads has the current stamp. If `mark` is
+ * nonzero, all get it. */
+static int gckpti_stamp_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
-    int touched = s->p->state[m->node].touched, count;
-    for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
+    int stamped = 0, count;
+    for (int j = m->first; j < m->first + m->count && (mark || !stamped); j++) {
         const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
-        const int node = gckpti_entry_node(s->p, s->member[j]);
-        touched |= s->p->state[node].touched;
-        s->p->state[node].touched |= mark;
-        for (int k = 0; k < count; k++) {
-            touched |= s->p->state[edges[k]].touched;
-            s->p->state[edges[k]].touched |= mark;
+        for (int k = -1; k < count; k++) {
+            const int node = k < 0 ? gckpti_entry_node(s->p, s->member[j]) : edges[k];
+            stamped = stamped || s->p->state[node].stamp == s->stamp;
+            s->p->state[node].stamp = mark ? s->stamp : s->p->state[node].stamp;
         }
     }
-    return touched;
+    return stamped;
 }
 
 /* Chooses holes to close from s->move, in order, with scores within twice the best and without
@@ -21439,157 +21420,131 @@ static int gckpti_choose_holes(gckpti_search *s)
     const uint64_t worst = s->moves > 0 ? s->order[0].key + GCKPTI_DOUBLE_SCORE : 0;
     int64_t left = s->excess_sum[s->now.length];
     int n = 0;
-    for (int u = 0; u < s->p->nodes; u++)
-        s->p->state[u].touched = 0;
+    s->stamp++;
     for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
         const gckpti_move *m = &s->move[s->order[i].value];
-        const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
-        if (gckpti_touch_nodes(s, m, 0))
-            continue;
-        int64_t gain = m->saved ? gckpti_relieve(s, m->start + 1, from, m->saved) : 0;
-        gain += gckpti_relieve(s, from, m->to, m->value + m->saved);
+        const int64_t gain = gckpti_stamp_nodes(s, m, 0) ? 0 : gckpti_free_bytes(s, m);
         if (gain == 0)
             continue;
-        gckpti_touch_nodes(s, m, 1);
+        gckpti_stamp_nodes(s, m, 1);
         left -= gain;
         s->chosen[n++] = s->order[i].value;
     }
     return n;
 }
 
-/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot in its effort. */
-GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
-{
-    int64_t first = 0;
-    while (s->now.peak > limit) {
-        gckpti_find_holes(s, limit);
-        if (s->p->failed)
-            return 0;
-        const int64_t excess = s->excess_sum[s->now.length];
-        first = first ? first : excess;
-        if (gckpti_should_stop(s, first, excess) ||
-            !gckpti_apply_moves(s, limit, gckpti_choose_holes(s)))
-            return 0;
-    }
-    return !s->p->failed;
-}
-
-/* ---- removing recomputes: moves use the previous definition instead, or copy it back ---- */
-/* Lists the recomputes and copies back of the current schedule in s->move, largest saving first;
- * `start` is the previous definition. A recompute takes along the recomputes that only it reads:
- * they form a tree, so each is counted once. */
-static void gckpti_find_recomputes(gckpti_search *s)
-{
-    if (!gckpti_reserve(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
-        return;
-    s->moves = s->members = 0;
-    gckpti_reset_states(s->p);
-    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
-        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
-        const gckpti_node *u = &s->p->node[self];
-        const gckpti_node_state *v = &s->p->state[self];
-        const int *edges = gckpti_entry_reads(s->p, i, &count);
-        if (i < 0)
-            continue;
-        s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
-        for (int k = 0; k < count && v->run_count > 0; k++) {
-            const gckpti_node_state *q = &s->p->state[edges[k]];
-            if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
-                s->saving[x] += s->saving[q->start];
-        }
-        if (v->run_count <= u->must_recompute)
-            continue;
-        gckpti_move *m = gckpti_next_move(s, self, x);
-        if (!m)
-            return;
-        m->key = UINT64_MAX - s->saving[x];
-        m->value = s->now.value_end[x] < 0 ? 0 : v->out;
-        m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
-        if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
-            s->member[s->members++] = self + s->p->nodes;
-        s->member[s->members++] = GCKPTI_REMOVE;
-        m->count = s->members - m->first;
-        s->moves++;
-    }
-    gckpti_sort_moves(s);
-}
-
-/* Returns the bytes at x, between the previous definition and m's recompute, that are not live now
- * and would be if the recompute were removed. */
-static int64_t gckpti_added_bytes(const gckpti_search *s, const gckpti_move *m, int x)
-{
-    return (x > s->now.value_end[m->start] ? m->value : 0) +
-           (x > s->now.saved_end[m->start] ? m->saved : 0);
-}
-
 /* Returns whether the previous definition can serve the uses of m's recompute: its bytes must fit
  * between both. If so, takes these bytes. *tight is a position where other bytes did not fit. */
 static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tight)
 {
-    if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
+    if (*tight > m->start && *tight < m->to && gckpti_move_bytes(m, *tight) > s->slack[*tight])
         return 0;
     for (int x = m->start + 1; x < m->to; x++)
-        if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
+        if (gckpti_move_bytes(m, x) > s->slack[x]) {
             *tight = x;
             return 0;
         }
     for (int x = m->start + 1; x < m->to; x++)
-        s->slack[x] -= gckpti_added_bytes(s, m, x);
+        s->slack[x] -= gckpti_move_bytes(m, x);
     return 1;
 }
 
 /* Chooses, one by one, all recomputes whose previous definitions fit, and the other ones that a
  * copy back replaces. Returns how many. */
-static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
+static int gckpti_choose_recomputes(gckpti_search *s)
 {
     int n = 0, tight = -1;
-    if (!gckpti_reserve(&s->scratch, &s->slack, (size_t)s->now.length, sizeof *s->slack))
-        return 0;
-    for (int x = 0; x < s->now.length; x++) /* bytes left below the limit */
-        s->slack[x] = limit - s->now.live_bytes[x];
     for (int i = 0; i < s->moves; i++) {
         gckpti_move *m = &s->move[s->order[i].value];
-        if (gckpti_extend_range(s, m, &tight)) {
-            m->first += m->count - 1; /* it only removes its recompute */
-            m->count = 1;
-        } else if (m->count == 1)
+        if (gckpti_extend_range(s, m, &tight))
+            m->count = 1; /* it only removes its recompute */
+        else if (m->count == 1)
             continue;
         s->chosen[n++] = s->order[i].value;
     }
     return n;
 }
 
-/* Removes recomputes within the limit, or turns them into cheaper copies back. */
-GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
+/* Improves the current schedule by moves until none helps or the effort is used up. Returns whether
+ * its peak is within the limit. */
+GCKPTI_FN int gckpti_search_locally(gckpti_search *s, int64_t limit)
 {
+    int64_t first = 0, excess;
+    int n;
     do {
-        if (s->now.overhead == 0 || gckpti_should_stop(s, 0, 0))
-            return;
-        gckpti_find_recomputes(s);
-    } while (!s->p->failed && gckpti_apply_moves(s, limit, gckpti_choose_recomputes(s, limit)));
+        gckpti_find_moves(s, limit);
+        if (s->p->failed)
+            return 0;
+        excess = s->excess_sum[s->now.length];
+        first = first ? first : excess;
+        n = excess > 0 ? gckpti_choose_holes(s) : gckpti_choose_recomputes(s);
+    } while (!gckpti_should_stop(s, first, excess) && gckpti_apply_moves(s, limit, n));
+    return s->now.peak <= limit && !s->p->failed;
 }
 
-/* Perturbs the current schedule: removes the recompute with the i-th largest saving, even beyond
- * the limit, and reduces the peak without dropping its node. Returns 0 if that fails. */
-GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i)
+/* Perturbs the current schedule, which is within the limit: removes the recompute with the i-th
+ * largest saving, even beyond the limit, and improves the result without dropping its node. */
+GCKPTI_FN void gckpti_perturb(gckpti_search *s, int64_t limit, int i)
 {
-    gckpti_find_recomputes(s);
+    gckpti_find_moves(s, limit);
     if (i >= s->moves || s->p->failed)
-        return 0;
+        return;
     i = s->order[i].value;
-    gckpti_move *m = &s->move[i];
-    s->excluded = m->node;
-    m->first += m->count - 1;
-    m->count = 1;
+    s->excluded = s->move[i].node;
+    s->move[i].count = 1;
     gckpti_try_moves(s, &i, 1);
     gckpti_accept_next(s);
-    const int fits = gckpti_reduce_peak(s, limit);
+    gckpti_search_locally(s, limit);
     s->excluded = -1;
-    return fits;
 }
 
 /* >>search/stages */
 /* ---- stages and their borders ---- */
+/* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
+ * than at the node before; between any two nodes. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+
+enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
+#define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
+
+/* A way to run a stage. Bytes count its own values and gradients, less values that only its own
+ * forwards read of those that enter it, which it may free. */
+typedef struct {
+    int64_t kept;              /* bytes kept while the rest of the chain runs */
+    int64_t forward, backward; /* most bytes before that, and after it */
+    uint64_t cost;
+    const unsigned char *mark; /* by node of the stage: nonzero if it is dropped .. */
+    unsigned char count;       /* .. with this drop count */
+} gckpti_stage_option;
+
+typedef struct {
+    int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
+    int equal;                              /* first stage with equal nodes, whose options it has */
+    int option, options;                    /* first option and number of options */
+    int64_t gradients;                      /* bytes of gradients when its backwards begin */
+    gckpti_stage_option forward;            /* it runs forward, keeping only its outputs */
+} gckpti_stage;
+
+typedef struct {
+    gckpti_search *s;
+    gckpti_scratch scratch;
+    int *last_reader;  /* by node: last node whose forward or backward reads its value */
+    int *first_reader; /* by node: first node that reads its value, or itself if a backward does */
+    int64_t *livein;   /* by node: bytes of earlier values that it or later nodes read */
+    int64_t widest;    /* most bytes at a narrow border: 1.5 times those between segments */
+    gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
+    int n;             /* number of stages */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
+    gckpti_stage_option *option;
+    int options;
+    unsigned char *mark;   /* [i * nodes + u]: nonzero if the i-th way to keep drops node u */
+    int marks, *row, rows; /* row[a * (n + 1) + b - a]: the table row of stages a to b */
+    int *need;             /* by row: fewest memory steps that suffice */
+    uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps */
+    int steps;
+    int64_t step;
+} gckpti_chain;
+
 /* Finds the last reader of each value, and the bytes that cross the border before each node, for
  * backwards in reverse order of nodes (other orders have no chain). */
 GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
@@ -21603,18 +21558,14 @@ GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
     if (p->failed)
         return;
     for (int u = 0; u < p->nodes; u++) {
-        c->last_reader[u] = c->first_reader[u] = u;
-        for (const int *q = gckpti_entry_reads(p, u, &count); count-- > 0; q++) {
-            c->first_reader[*q] = c->last_reader[*q] > *q ? c->first_reader[*q] : u;
-            c->last_reader[*q] = u;
-        }
-    }
-    for (int u = 0; u < p->nodes; u++) {
-        const int *q = gckpti_entry_reads(p, ~u, &count);
-        for (; count-- > 0 && p->node[u].backward_index >= 0; q++) {
-            c->first_reader[*q] = *q;
-            c->last_reader[*q] = u > c->last_reader[*q] ? u : c->last_reader[*q];
-        }
+        c->last_reader[u] = u;
+        c->first_reader[u] = INT32_MAX;
+        for (int backward = 0; backward <= (p->node[u].backward_index >= 0); backward++)
+            for (const int *q = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0;
+                 q++) {
+                gckpti_set_min(&c->first_reader[*q], backward ? *q : u);
+                c->last_reader[*q] = u;
+            }
     }
     for (int u = p->prologue; u < p->nodes; u++) {
         c->livein[u + 1] += p->node[u].out;
@@ -21624,22 +21575,13 @@ GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
         c->livein[u] += c->livein[u - 1];
 }
 
-/* Returns the user's outermost segment that node u is in, or -1. */
-static int gckpti_outer_segment(const gckpti_planner *p, int u)
-{
-    int segment = p->g->tensors[p->node[u].id]->segment;
-    while (segment >= 0 && p->g->segments[segment].parent >= 0)
-        segment = p->g->segments[segment].parent;
-    return segment;
-}
-
 /* Returns whether a stage may begin at node u. */
 static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
 {
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
-        return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
-    return kind >= GCKPTI_AT_NODES ||
+        return gckpti_child_segment(p, 0, -1, u) != gckpti_child_segment(p, 0, -1, u - 1);
+    return kind == GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -21676,29 +21618,28 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
- * last stage if `rest` is 0. Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
-                                  gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
+ * Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
-    memset(o, 0, sizeof *o);
     for (int u = p->prologue; u < q->end; u++) {
         const int counts =
-            u >= q->first || (c->first_reader[u] >= q->first && c->last_reader[u] < q->end);
+            u >= q->first || (c->first_reader[u] >= q->first && c->last_reader[u] >= q->first &&
+                              c->last_reader[u] < q->end);
         p->state[u].value_end = p->state[u].saved_end = counts ? -1 : INT32_MAX;
         live -= counts && u < q->first ? p->node[u].out : 0;
     }
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end && rest; v++)
+            for (int v = q->first; v < q->end; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = rest ? live : INT64_MAX / 2;
+            o->kept = live;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -21721,12 +21662,14 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int re
     p->entry_count = 0;
 }
 
-/* Emits a stage's backwards, with recomputes by s->action. Returns 0 if there are too many. */
-GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q)
+/* Emits a stage's backwards, with an option's recomputes. Returns 0 if there are too many. */
+GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q,
+                                const gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     const size_t most = p->entry_count + 5 * (size_t)(q->end - q->first) + 64;
     for (int u = q->first; u < q->end; u++) {
+        c->s->action[u] = o->mark[u - q->first] && !p->node[u].runs_once ? o->count : 0;
         p->computed[u] = c->s->action[u] == 0;
         p->state[u].run_count = 1;
     }
@@ -21751,15 +21694,15 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
            a->backward <= b->backward;
 }
 
-/* Adds the option with the drop counts in s->action, unless another one is as good. */
-static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
+/* Adds the option with these marks and this drop count, unless another one is as good. */
+static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, const unsigned char *mark,
+                              unsigned char count)
 {
-    size_t size = (size_t)(q->end - q->first);
-    gckpti_stage_option o;
+    gckpti_stage_option o = { 0, 0, 0, 0, mark, count };
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
-    const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
-    gckpti_measure_option(c, q, rest, &o);
+    const int fits = gckpti_emit_stage(c, q, &o) && !c->s->p->failed;
+    gckpti_measure_option(c, q, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -21770,14 +21713,9 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
             c->option[kept++] = *b;
     }
     c->options = kept;
-    if (kept - q->option == GCKPTI_MAX_OPTIONS ||
-        !gckpti_reserve(&c->scratch, &c->option, (size_t)kept + 1, sizeof o) ||
-        !gckpti_reserve(&c->scratch, &c->drop, (size_t)c->drops + size, 1))
-        return;
-    o.drop = c->drops;
-    c->drops += (int)size;
-    memcpy(c->drop + o.drop, c->s->action + q->first, size);
-    c->option[c->options++] = o;
+    if (kept - q->option < GCKPTI_MAX_OPTIONS &&
+        gckpti_reserve(&c->scratch, &c->option, (size_t)kept + 1, sizeof o))
+        c->option[c->options++] = o;
 }
 
 /* Lists ways to keep values, as marks of those that are dropped: none, those that a cut of the
@@ -21797,30 +21735,25 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
+ * values, with three drop counts. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
-    const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
+    const size_t size = (size_t)(q->end - q->first);
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, 1, &q->forward);
+    gckpti_measure_option(c, q, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
         for (int b = a; b < c->n; b++) {
-            const unsigned char *mark = c->mark + n * i + c->stage[b].first;
+            const unsigned char *mark = c->mark + (size_t)p->nodes * i + c->stage[b].first;
             if (c->stage[b].equal != a || (tried && !memcmp(tried, mark, size)))
                 continue;
             tried = mark;
-            for (size_t k = 0; k < sizeof counts && !p->failed; k++) {
-                for (size_t u = 0; u < size; u++)
-                    c->s->action[(size_t)q->first + u] =
-                        mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
-                for (int rest = 1; rest >= !lean; rest--)
-                    gckpti_try_option(c, q, rest);
-            }
+            for (size_t k = 0; k < sizeof counts && !p->failed; k++)
+                gckpti_try_option(c, q, mark, counts[k]);
         }
     }
     q->options = c->options - q->option;
@@ -21850,35 +21783,25 @@ enum {
 };
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
-/* Returns whether nodes u and v have the same sizes and cost, and read nodes at equal distances. */
-static int gckpti_equal_nodes(const gckpti_chain *c, int u, int v)
-{
-    const gckpti_planner *p = c->s->p;
-    const gckpti_node *a = &p->node[u], *b = &p->node[v];
-    int equal = a->out == b->out && a->saved == b->saved && a->workspace == b->workspace &&
-                a->cost == b->cost && a->inputs == b->inputs && a->reads == b->reads &&
-                a->reads_saved == b->reads_saved && a->runs_once == b->runs_once;
-    for (int k = 0; equal && k < a->inputs + a->reads; k++) {
-        const int i = p->edges[k < a->inputs ? a->in + k : a->read + k - a->inputs];
-        const int j = p->edges[k < b->inputs ? b->in + k : b->read + k - b->inputs];
-        equal = i == j || (u - i == v - j && c->first_reader[i] - i == c->first_reader[j] - j);
-    }
-    return equal;
-}
-
-/* Returns whether stages a < b have equal nodes and gradients, and pass on the same bytes. */
+/* Returns whether stages a < b have nodes of equal sizes and costs, have equal gradients, and pass
+ * on the same bytes. They may read values differently, which makes the table less exact. */
 static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
 {
+    const gckpti_planner *p = c->s->p;
     const gckpti_stage *q = &c->stage[a], *r = &c->stage[b];
     const int wide = c->n + 1, size = q->end - q->first;
-    const int64_t *at = c->s->p->gradient_at, *after = c->s->p->gradient_between + 1;
+    const int64_t *at = p->gradient_at, *after = p->gradient_between + 1;
     const int64_t more = q->gradients - r->gradients;
     int equal =
         size == r->end - r->first && q->backward_end - q->backward == r->backward_end - r->backward;
     for (int i = q->backward, k = r->backward; i < q->backward_end && equal; i++, k++)
         equal = at[i] - at[k] == more && after[i] - after[k] == more;
-    for (int i = 0; i < size && equal; i++)
-        equal = gckpti_equal_nodes(c, q->first + i, r->first + i);
+    for (int i = 0; i < size && equal; i++) {
+        const gckpti_node *u = &p->node[q->first + i], *v = &p->node[r->first + i];
+        equal = u->out == v->out && u->saved == v->saved && u->workspace == v->workspace &&
+                u->cost == v->cost && u->inputs == v->inputs && u->reads == v->reads &&
+                u->reads_saved == v->reads_saved && u->runs_once == v->runs_once;
+    }
     for (int k = 1; b + k < c->n && equal; k++)
         equal = c->crossing[a * wide + a + k] == c->crossing[b * wide + b + k];
     return equal;
@@ -22019,13 +21942,10 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
     gckpti_emit_range(c, w.next, b, gckpti_add_steps(c, m, w.later));
-    if (w.i >= equal->options) {
+    if (w.i < equal->options)
+        gckpti_emit_stage(c, q, &c->option[equal->option + w.i]);
+    else
         gckpti_emit_range(c, a, w.next - 1, gckpti_add_steps(c, m, w.sooner));
-        return;
-    }
-    memcpy(c->s->action + q->first, c->drop + c->option[equal->option + w.i].drop,
-           (size_t)(q->end - q->first));
-    gckpti_emit_stage(c, q);
 }
 
 /* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. A step
@@ -22046,8 +21966,8 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int)); /* + a row of zeros */
     if (s->p->failed)
         return;
-    memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
     c->need[c->rows] = 0;
+    memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
     for (int length = 1; length <= c->n; length++)
         for (int a = 0; a + length <= c->n; a++)
             if (gckpti_range_index(c, a, a + length - 1) == rows)
@@ -22096,7 +22016,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
+            gckpti_find_options(&c, a);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -22131,7 +22051,8 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
 /* Returns whether a candidate is proven near-optimal for its limit. */
 static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
-    return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
+    return candidate->length > 0 &&
+           candidate->overhead - candidate->bound <= s->p->least_cost / 1000;
 }
 
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
@@ -22178,9 +22099,8 @@ static void gckpti_reduce_initials(gckpti_search *s)
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
         s->effort = s->started = 0;
-        if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
+        if (!gckpti_candidate_load(s, from) || !gckpti_search_locally(s, limit))
             continue;
-        gckpti_remove_recomputes(s, limit);
         gckpti_reapply_policy(s);
         gckpti_add_initial(s);
     }
@@ -22219,9 +22139,6 @@ static void gckpti_find_initials(gckpti_search *s)
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
-    s->starts = s->initials;
-    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
-        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -22249,23 +22166,15 @@ static void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
-/* Reduces the peak of the current schedule to a level's limit unless it is far above, removes
- * recomputes, and stores the schedule in the level if it is better. */
-static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
+/* Improves the schedule of a candidate, or the current one if `from` is NULL, for a level's limit,
+ * unless its peak is far above, and stores it in the level if it is better. */
+static void gckpti_improve(gckpti_search *s, gckpti_candidate *level, const gckpti_candidate *from)
 {
+    if (from && !gckpti_candidate_load(s, from))
+        return;
     s->started = s->effort;
-    if (s->now.peak / 5 * 4 <= level->limit && gckpti_reduce_peak(s, level->limit)) {
-        gckpti_remove_recomputes(s, level->limit);
+    if (s->now.peak / 5 * 4 <= level->limit && gckpti_search_locally(s, level->limit))
         gckpti_candidate_update(s, level);
-    }
-}
-
-/* Improves a level by another candidate's schedule. */
-static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
-                                const gckpti_candidate *from)
-{
-    if (gckpti_candidate_load(s, from))
-        gckpti_improve(s, level);
 }
 
 /* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */
@@ -22278,7 +22187,7 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
         return;
     gckpti_mark_cut(s->bound, cuts, cut, s->action);
     gckpti_try_actions(s);
-    gckpti_improve(s, level);
+    gckpti_improve(s, level, NULL);
 }
 
 /* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
@@ -22304,27 +22213,26 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
-        gckpti_improve_from(s, level, &s->initial[best]);
+        gckpti_improve(s, level, &s->initial[best]);
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->starts && tried < tries; i++) {
+    for (int tried = 0; i < s->initials && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
         least = initial->overhead < least ? initial->overhead : least;
-        gckpti_improve_from(s, level, initial);
+        gckpti_improve(s, level, initial);
         tried++;
     }
     if (grouped)
-        gckpti_improve_from(s, level, &s->level[k - 1]);
+        gckpti_improve(s, level, &s->level[k - 1]);
     for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
         const uint64_t before = level->overhead;
         s->started = s->effort;
-        if (gckpti_perturb(s, level->limit, i))
-            gckpti_remove_recomputes(s, level->limit);
+        gckpti_perturb(s, level->limit, i);
         gckpti_candidate_update(s, level);
         i = level->overhead < before ? -1 : i;
     }
@@ -22348,16 +22256,6 @@ static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *c
 /* Returns whether no error has occurred. */
 static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
 
-/* Returns whether a candidate is no better than the winner, or larger than `most` bytes. */
-static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
-{
-    const gckpti_candidate *old = &s->winner;
-    const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
-    const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return candidate->length == 0 || least > (int64_t)most || (old->length && cost > old->time) ||
-           (old->length && cost == old->time && least >= (int64_t)old->arena);
-}
-
 /* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
  * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
  * equal time, fewer bytes than the winner. */
@@ -22366,7 +22264,11 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
 {
     for (; candidate; candidate = gckpti_overlap_copies(s, candidate)) {
         const gckpti_candidate *old = &s->winner;
-        if (!gckpti_is_ok(s) || gckpti_is_useless(s, candidate, most))
+        const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
+        const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
+        if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
+            (old->length && cost > old->time) ||
+            (old->length && cost == old->time && least >= (int64_t)old->arena)) /* no better */
             return;
         if (candidate->arena == 0)
             s->result = gckpti_place_candidate(s, candidate);
@@ -22390,15 +22292,6 @@ static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
 {
     gckpti_solve_level(s, k);
     gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
-}
-
-/* Considers all initials, so that no plan is worse than a builder's in the same bytes. Those that
- * probably win come first; then few others are placed. */
-static void gckpti_consider_initials(gckpti_search *s, size_t most)
-{
-    gckpti_find_initials(s);
-    for (int i = s->initials; i-- > 0;)
-        gckpti_consider(s, &s->initial[i], 0, most);
 }
 
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
@@ -22425,24 +22318,25 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
         gckpti_consider_level(s, below, most);
     if (k > 0 && gckpti_may_improve(s, k - 1, limit))
         gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
-    if (gckpti_may_improve(s, 0, limit))
-        gckpti_consider_initials(s, most);
+    if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */
+        gckpti_find_initials(s);
+        for (int i = s->initials; i-- > 0;) /* the order in which few are placed */
+            gckpti_consider(s, &s->initial[i], 0, most);
+    }
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule, or to SIZE_MAX if
- * that is not below `upper`. */
-GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule, if it is lower. */
+GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    *least = SIZE_MAX;
     s->winner.length = 0;
-    for (int k = s->levels;
-         k-- > 0 && result == GCKPT_OK && s->winner.length == 0 && gckpti_min_budget(s, k) < upper;)
+    for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
+                            gckpti_min_budget(s, k) < *least;)
         result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
     while (result == GCKPT_OK && s->winner.length > 0) {
-        *least = s->winner.arena;
-        result = gckpti_find_best(s, *least - 1);
+        *least = s->winner.arena < *least ? s->winner.arena : *least;
+        result = gckpti_find_best(s, s->winner.arena - 1);
     }
     return result;
 }
@@ -22459,7 +22353,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -22500,11 +22393,8 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             *least = s.winner.arena;
             result = gckpti_place_candidate(&s, &s.winner);
             gckpti_keep_lowered(p);
-        } else if (result == GCKPT_OK && !found) {
-            size_t needed;
-            result = gckpti_find_min_budget(&s, *least, &needed);
-            *least = needed < *least ? needed : *least;
-        }
+        } else if (result == GCKPT_OK && !found)
+            result = gckpti_lower_min_budget(&s, least);
         gckpti_scratch_free(&s.scratch);
         if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
             break;
@@ -22993,10 +22883,10 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
-    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    int searched = GCKPTI_RUNS_SEARCH ? mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL : 0;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
-                 mode == GCKPT_INFERENCE || (searched && GCKPTI_RUNS_SEARCH)
+                 mode == GCKPT_INFERENCE || searched
                      ? ""
                      : " in this mode (others may need less; GCKPT_AUTO with the search, which "
                        "GCKPT_NO_SEARCH leaves out, needs least)");
@@ -23178,15 +23068,14 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     uint64_t forward = p->forward_cost, least = p->least_cost;
-    size_t budget = 0, fewest = SIZE_MAX;
+    size_t least_bytes = SIZE_MAX;
     for (size_t i = 0; i < f->count; i++)
-        if (f->solutions[i].point.bytes - f->resident < fewest)
-            fewest = f->solutions[i].point.bytes - f->resident;
-    gckpt_result result = gckpti_find_min_budget(s, fewest, &budget);
-    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
+        if (f->solutions[i].point.bytes - f->resident < least_bytes)
+            least_bytes = f->solutions[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_lower_min_budget(s, &least_bytes);
+    if (result == GCKPT_OK && least_bytes == SIZE_MAX)
         result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
-    size_t least_bytes = budget < fewest ? budget : fewest;
-    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+    for (size_t budget = SIZE_MAX; result == GCKPT_OK;) {
         budget = gckpti_frontier_next(f, p, budget);
         if (budget < least_bytes)
             break;
@@ -26476,7 +26365,8 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 /* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
 static int gckpti_divides_first(const gckpt_exec *e)
 {
-    return e->update.options.clip > 0 || e->update.all_first || e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    return e->update.options.clip > 0 || e->update.all_first ||
+           e->step.goal == GCKPTI_GOAL_GRADIENTS;
 }
 
 /* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
