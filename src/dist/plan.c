@@ -194,7 +194,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
 {
     const gckpti_dist_model *m = p->dist;
     gckpti_lowered *d = &p->lowered;
-    const gckpti_ins *ins = &d->ins[at->x];
+    gckpti_ins *ins = &d->ins[at->x];
     if (ins->kind == GCKPT_BACKWARD) {
         const int r = p->node[~d->sched.entry[at->position]].backward_index;
         for (int k = m->first[r]; k < m->first[r + 1]; k++) {
@@ -209,6 +209,8 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
         gckpti_add_addends(p, d, ins->id, 1, at->x);
         for (int k = 0; k < m->tree_depth; k++)
             gckpti_add_gradient(p, d, sum->partials + k, at->x);
+    } else if (ins->kind == GCKPT_UPDATE) {
+        ins->accumulate = p->gradient[p->total[ins->id]].result != p->total[ins->id];
     }
 }
 

@@ -300,18 +300,15 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* Runs the checks that follow instruction x. */
-static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the checks that follow an instruction. */
+static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins, unsigned debug)
 {
-    const unsigned debug = gckpti_debug(e);
-    const int x = (int)(ins - e->plan->ins);
+    const int x = (int)(ins - e->plan->ins), update = ins->kind == GCKPT_UPDATE;
     gckpt_result result = GCKPT_OK;
     if (debug & GCKPT_DEBUG_RECOMPUTE)
         result = gckpti_check_recompute(e, ins);
-    if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
-        result = ins->kind != GCKPT_UPDATE ? gckpti_check_finite(e, ins)
-                 : e->update.begun         ? gckpti_check_finite_update(e, ins, 1)
-                                           : GCKPT_OK;
+    if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE && (!update || e->update.begun))
+        result = update ? gckpti_check_finite_update(e, ins, 1) : gckpti_check_finite(e, ins);
     if (debug & GCKPT_DEBUG_POISON) {
         result = gckpti_wait_copies(e, x + 1, result);
         gckpti_poison_dead(e, x);
@@ -342,12 +339,7 @@ GCKPTI_MODULE(debug)
                         debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON,
                         e->plan->arena);
         break;
-    case GCKPTI_ON_REACH:
-        return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
-                   ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
-                   : GCKPT_OK;
-    case GCKPTI_ON_AFTER:
-        return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
+    case GCKPTI_ON_AFTER: return gckpti_debug_instruction(e, (const gckpti_ins *)arg, debug);
     case GCKPTI_ON_GRADIENTS: /* before the first update */
         for (size_t x = 0; x < e->plan->length && finite && result == GCKPT_OK; x++)
             if (e->plan->ins[x].kind == GCKPT_UPDATE)
