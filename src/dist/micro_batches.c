@@ -32,9 +32,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
                                   e->desc.skip_nonfinite != 0,
                                   gckpti_debug(e) & GCKPT_DEBUG_FINITE,
                                   (uint64_t)e->group->uses_queue };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        hash = gckpti_fnv_number(hash, settings[i]);
+    uint64_t hash = gckpti_fnv(p->check, settings, sizeof settings);
     for (size_t i = 0; i < p->term_count; i++) {
         hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
         hash = gckpti_fnv_number(hash, p->terms[i].weight);
@@ -230,8 +228,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     return GCKPT_OK;
 }
 
-/* Starts to gather a parameter's shards in x: in the arena at `offset`, or in the store (NO_OFFSET).
- */
+/* Starts to gather a parameter's shards in x, which is in the arena at `offset` or, for NO_OFFSET,
+ * in the store. */
 static void gckpti_gather_shards(gckpt_exec *e, const gckpti_param *q, float *x, size_t offset)
 {
     const gckpti_pending gather = {

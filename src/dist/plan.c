@@ -3,10 +3,10 @@
 #include "graph/graph.h"
 
 /* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
-/* The buffers of a REDUCE, which adds up a tensor's gradient over virtual ranks, after the last
- * backward of the body that writes it. All fields except id are indices of gradients, or -1. */
+/* The REDUCE of a tensor's gradient, which adds it up over virtual ranks, after the last backward
+ * of the body that writes it. Its buffers are indices of gradients, or -1. */
 typedef struct {
-    int id;       /* tensor */
+    int next;     /* tensor of the next REDUCE after the same backward, or -1 */
     int partials; /* the first of tree_depth partial sums */
     int recv;     /* receive buffer, shared by all REDUCEs after one backward */
     int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
@@ -14,9 +14,8 @@ typedef struct {
 
 typedef struct gckpti_dist_model {
     int tree_depth;              /* number of partial sums of each reduction */
-    gckpti_reduction *reduction; /* in the order of the backwards that reductions follow */
-    int *first;                  /* by backward_index, and for the end: the first reduction */
-    int *of;                     /* by id: index of its reduction */
+    gckpti_reduction *reduction; /* by tensor */
+    int *first; /* by backward_index: tensor of the first REDUCE after that backward, or -1 */
 } gckpti_dist_model;
 
 /* Checks the numbers of virtual ranks and ranks. */
@@ -88,46 +87,45 @@ static void gckpti_list_reductions(gckpti_planner *p)
 {
     gckpti_dist_model *d = p->dist;
     const size_t n = (size_t)p->n, gradients = (size_t)p->targets * (size_t)(3 + d->tree_depth);
-    int count = 0;
     d->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *d->reduction);
-    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards + 1, sizeof(int));
-    d->of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards, sizeof(int));
     p->gradient =
         (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, gradients, sizeof *p->gradient);
-    for (int r = 0; r < p->backwards && !p->failed; r++) {
+    if (p->failed)
+        return;
+    memset(d->first, 0xff, (size_t)p->backwards * sizeof *d->first);
+    for (int r = 0; r < p->body_backwards; r++) {
         const gckpt_tensor *t = p->tensors[p->node[p->backward[r]].id];
-        for (int i = 0; i < t->inputs && r < p->body_backwards; i++) {
+        for (int i = 0; i < t->inputs; i++) {
             const gckpt_tensor *q = t->in[i]->base;
-            const gckpti_reduction sum = { q->id, -1, -1, -1 };
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = count++; /* the largest comes last: it overlaps the next backward */
-            for (; k > d->first[r] && gckpti_elements(&p->tensors[d->reduction[k - 1].id]->shape) >
-                                          gckpti_elements(&q->shape);
-                 k--)
-                d->reduction[k] = d->reduction[k - 1];
-            d->reduction[k] = sum;
-            for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
+            int *at = &d->first[r]; /* the largest comes last: it overlaps the next backward */
+            while (*at >= 0 &&
+                   gckpti_elements(&p->tensors[*at]->shape) <= gckpti_elements(&q->shape))
+                at = &d->reduction[*at].next;
+            const gckpti_reduction sum = { *at, -1, -1, -1 };
+            d->reduction[q->id] = sum;
+            *at = q->id;
+            for (int k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
                 p->target[k].reduced = gckpti_is_in_body(p, k);
         }
-        d->first[r + 1] = count;
-        for (int k = d->first[r]; k < count; k++)
-            d->of[d->reduction[k].id] = k;
     }
 }
 
 /* Adds the partial sums of each reduction, which live through the whole step. */
 static void gckpti_add_partial_sums(gckpti_planner *p)
 {
-    const int depth = p->dist->tree_depth, reductions = p->dist->first[p->backwards];
-    for (int k = 0; k < depth * reductions; k++) {
-        gckpti_reduction *sum = &p->dist->reduction[k / depth];
-        const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
-        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
-        sum->partials = k % depth ? sum->partials : v;
-    }
+    gckpti_dist_model *d = p->dist;
+    for (int r = 0; r < p->body_backwards; r++)
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next)
+            for (int k = 0; k < d->tree_depth; k++) {
+                const gckpt_tensor *t = p->tensors[id];
+                const int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
+                p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
+                d->reduction[id].partials = k ? d->reduction[id].partials : v;
+            }
 }
 
 /* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
@@ -146,43 +144,40 @@ static void gckpti_add_recv_buffers(gckpti_planner *p)
     const gckpti_dist_model *d = p->dist;
     for (int r = 0; r < p->body_backwards && p->g->store->peers; r++) {
         int recv = -1;
-        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
-            gckpti_reduction *sum = &d->reduction[k];
-            const gckpt_tensor *t = p->tensors[sum->id];
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next) {
+            gckpti_reduction *sum = &d->reduction[id];
+            const gckpt_tensor *t = p->tensors[id];
             size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
             gckpti_gradient *buffer = &p->gradient[recv];
             buffer->kind = GCKPT_BUFFER_REDUCTION;
-            buffer->id = half > buffer->size ? sum->id : buffer->id;
+            buffer->id = half > buffer->size ? id : buffer->id;
             buffer->size = half > buffer->size ? half : buffer->size;
             sum->recv = recv;
             if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
-                gckpti_is_scattered(p, sum->id)) {
+                gckpti_is_scattered(p, id)) {
                 size_t bytes = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
                 sum->shard = gckpti_gradient_new(p, t, bytes, r);
                 p->gradient[sum->shard].last = p->backwards - 1;
-                p->gradient[p->total[sum->id]].result = sum->shard;
+                p->gradient[p->total[id]].result = sum->shard;
             }
         }
     }
-    for (int r = p->body_backwards, last = r; r-- > 0;) {
-        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
-            const gckpti_reduction *sum = &d->reduction[k];
+    for (int r = p->body_backwards, last = r; r-- > 0; last = d->first[r] >= 0 ? r : last)
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next) {
+            const gckpti_reduction *sum = &d->reduction[id];
             if (sum->recv >= 0)
                 p->gradient[sum->recv].last = last;
             if (sum->shard >= 0)
-                p->gradient[p->total[sum->id]].last = last;
+                p->gradient[p->total[id]].last = last;
         }
-        last = d->first[r + 1] > d->first[r] ? r : last;
-    }
 }
 
 /* Lists the REDUCEs that follow an entry, if it is a backward of the body. */
 static void gckpti_list_reduces(gckpti_planner *p, int entry)
 {
-    const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
-    for (int k = p->dist->first[r]; k < p->dist->first[r + (entry < 0)] && !p->failed; k++) {
-        const int id = p->dist->reduction[k].id;
+    int id = entry < 0 ? p->dist->first[p->node[~entry].backward_index] : -1;
+    for (; id >= 0 && !p->failed; id = p->dist->reduction[id].next) {
         gckpti_add_instruction(&p->lowered, GCKPT_REDUCE, id);
         p->lowered.ins[p->lowered.length - 1].accumulate =
             (unsigned char)gckpti_is_scattered(p, id);
@@ -196,13 +191,13 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
     gckpti_lowered *d = &p->lowered;
     gckpti_ins *ins = &d->ins[at->x];
     if (ins->kind == GCKPT_BACKWARD) {
-        const int r = p->node[~d->sched.entry[at->position]].backward_index;
-        for (int k = m->first[r]; k < m->first[r + 1]; k++) {
-            gckpti_get_or_add_gradient(p, d, m->reduction[k].recv, at->x);
-            gckpti_get_or_add_gradient(p, d, m->reduction[k].shard, at->x);
+        int id = m->first[p->node[~d->sched.entry[at->position]].backward_index];
+        for (; id >= 0; id = m->reduction[id].next) {
+            gckpti_get_or_add_gradient(p, d, m->reduction[id].recv, at->x);
+            gckpti_get_or_add_gradient(p, d, m->reduction[id].shard, at->x);
         }
     } else if (ins->kind == GCKPT_REDUCE) {
-        const gckpti_reduction *sum = &m->reduction[m->of[ins->id]];
+        const gckpti_reduction *sum = &m->reduction[ins->id];
         gckpti_add_gradient(p, d, sum->recv, at->x);
         gckpti_add_gradient(p, d, p->total[ins->id], at->x);
         gckpti_add_gradient(p, d, sum->shard, at->x);

@@ -5,16 +5,9 @@
 /* In the model, collectives run one after another and overlap computation, which waits at the first
  * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
 typedef struct {
-    int from, to;    /* position of the gather; position before which it moves */
-    uint64_t latest; /* latest start at which no reader waits */
+    int from, to;              /* position of the gather; position before which it moves */
+    uint64_t transfer, latest; /* its communication; latest start at which no reader waits */
 } gckpti_gather;
-
-/* Returns the communication cost of entry i if it is a gather, else 0. */
-static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
-{
-    return i < p->prologue || i >= p->nodes ? 0
-                                            : gckpti_gather_transfer(p, p->tensors[p->node[i].id]);
-}
 
 /* Returns the first position after x that reads the value of the entry at x. */
 static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
@@ -35,15 +28,18 @@ static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, 
     int n = 0;
     for (int x = 0; x < s->length; x++) {
         const int i = s->entry[x], u = gckpti_entry_node(p, i);
-        const uint64_t transfer = gckpti_gather_cost(p, i);
+        const int in_body = i >= p->prologue && i < p->nodes; /* a forward */
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        const uint64_t transfer = in_body ? gckpti_gather_transfer(p, t) : 0;
         before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
-        if (transfer)
-            gathers[n++].from = x;
+        gathers[n].from = x;
+        gathers[n].transfer = transfer;
+        n += transfer > 0;
     }
     for (int k = n; k-- > 0;) {
         const int x = gathers[k].from;
         const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
-        const uint64_t transfer = gckpti_gather_cost(p, s->entry[x]);
+        const uint64_t transfer = gathers[k].transfer;
         deadline = deadline < read ? deadline : read;
         deadline = deadline > transfer ? deadline - transfer : 0;
         gathers[k].latest = deadline > cost ? deadline - cost : 0;
