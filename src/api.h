@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      20 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      21 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -672,8 +672,7 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_REDUCTION,
-    GCKPT_BYTES_GATHERED,
-    GCKPT_BYTES_PADDING,    /* gckpt_shard explains these three */
+    GCKPT_BYTES_GATHERED,   /* gckpt_shard explains these two */
     GCKPT_BYTES_HOST_STATE, /* not in gckpt_plan_bytes: gckpt_offload_options.state */
     GCKPT_BYTES_KINDS
 };

@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t ranges, chunk, item_cost;
+    int64_t ranges, chunk, item_cost, unpolled; /* unpolled: cost of items since the last poll */
     const gckpti_runner *runner;
     gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
@@ -33,18 +33,18 @@ typedef struct {
  * the one that runs the step, polls between them. */
 static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread)
 {
-    const int polls = thread == 0 && loop->runner->poll;
-    int64_t done = 0;
     for (int64_t k = 0; k < loop->ranges; k++) {
         gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
         int64_t i, end;
         while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
             for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++) {
                 loop->body(loop->context, i, worker);
-                done += polls ? loop->item_cost : 0;
-                if (done >= 1 << 18) {
-                    loop->runner->poll(loop->runner->poll_context);
-                    done = 0;
+                if (thread == 0 && loop->runner->poll) {
+                    loop->unpolled += loop->item_cost;
+                    if (loop->unpolled >= 1 << 18) {
+                        loop->runner->poll(loop->runner->poll_context);
+                        loop->unpolled = 0;
+                    }
                 }
             }
         }
@@ -177,7 +177,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
         gckpti_parallel_loop loop;
         loop.body = item, loop.context = context, loop.runner = runner,
-        loop.item_cost = capped_cost;
+        loop.item_cost = capped_cost, loop.unpolled = 0;
         loop.chunk = 1 + 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;

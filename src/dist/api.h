@@ -6,8 +6,7 @@
  * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
  * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
  * In gckpt_plan_kind_bytes, GCKPT_BYTES_REDUCTION counts partial sums of virtual ranks and receive
- * buffers, _GATHERED gathered values of sharded parameters (both in the arena), and _PADDING the
- * padding of shards, which other kinds count already. Rajbhandari et al. 2020. */
+ * buffers, _GATHERED gathered values of sharded parameters. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,

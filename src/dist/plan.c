@@ -209,53 +209,17 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
     }
 }
 
-/* Counts the bytes of gathered values, and of padding in shards of gradients, at the peak. */
-static void gckpti_count_shards(gckpti_planner *p, int peak)
-{
-    gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->peers; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
-        if (b->start > peak || b->end < peak)
-            continue;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])) {
-            d->kind_bytes[GCKPT_BYTES_ACTIVATIONS] -= b->size;
-            d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
-        }
-        if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
-            d->kind_bytes[GCKPT_BYTES_PADDING] +=
-                b->size - full / (size_t)gckpti_ranks_of(p->g->store);
-    }
-}
-
-/* Sets the numbers of a plan, and adds the padding in a rank's shards of values and state. */
-static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
-{
-    plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = gckpti_ranks_of(p->g->store);
-    plan->shard = p->g->store->shard;
-    plan->comm_cost = p->desc->ranks.link_cost;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
-            continue;
-        const int state = plan->params[plan->nodes[i].index].slots;
-        const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-        plan->kind_bytes[GCKPT_BYTES_PADDING] +=
-            (size_t)(gckpti_is_gathered(p, t) + state) *
-            (shard - gckpti_f32_bytes(t) / (size_t)plan->ranks);
-    }
-}
-
 GCKPTI_PASSES(dist)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_ENCODED:
-        gckpti_encode_dist(p, &e->plan);
+        if (p->desc->ranks.virtual_ranks > 1)
+            e->plan.virtual_ranks = p->desc->ranks.virtual_ranks;
+        e->plan.ranks = gckpti_ranks_of(p->g->store);
+        e->plan.shard = p->g->store->shard;
         e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
         e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
     }

@@ -193,7 +193,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; of that and the ops that run */       \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
-    X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
+    X(uint64_t, host_cost) X(int64_t, batch) X(int64_t, rows)                                      \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser)                                              \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \

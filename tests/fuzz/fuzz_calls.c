@@ -530,8 +530,7 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
          (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
-        kinds +=
-            i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
+        kinds += i == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(p, i);
     MUST(kinds == gckpt_plan_bytes(p) - info.arena + info.peak,
          "kinds add up to %lu", (unsigned long)kinds);
     MUST(info.proven_cost <= info.cost || d->mode == GCKPT_INFERENCE,
