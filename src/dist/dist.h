@@ -34,7 +34,7 @@ typedef enum {
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
- * 256 agree_count + the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
+ * the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
 typedef struct {
     int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
@@ -82,7 +82,6 @@ typedef struct gckpti_process_group {
     int pending_count; /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     gckpti_status status; /* for the next status barrier */
-    int agree_count;      /* number of status barriers */
     int call_ended;       /* a status barrier ended the call with an error */
     int first_vrank;      /* the first virtual rank of this rank */
     int vrank;            /* current virtual rank, counted from 0 on each rank */

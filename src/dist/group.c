@@ -58,8 +58,8 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     if (!e->group)
         return GCKPT_OK;
     gckpti_process_group *group = e->group;
-    e->group->totals_begin = e->losses.totals;
-    e->group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
+    group->totals_begin = e->losses.totals;
+    group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
     group->transport = transport;
     group->backend = gckpti_backend(e);
     group->rank = group->status.rank = s->rank;
@@ -88,7 +88,7 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
         return result;
     gckpti_process_group *group = e->group;
     if (group->aborted) {
-        e->group->call_ended = 1;
+        group->call_ended = 1;
         gckpti_set_state(e, GCKPTI_IDLE);
         const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
@@ -98,7 +98,7 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
                             group->peer < 0 ? group->ranks - 1 : group->peer,
                             e->update.begun ? changed : "");
     }
-    if (result == GCKPT_OK || group->ranks == 1 || e->group->call_ended)
+    if (result == GCKPT_OK || group->ranks == 1 || group->call_ended)
         return result;
     if (group->status.result == GCKPT_OK) {
         group->status.result = (int32_t)result;
@@ -150,7 +150,6 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
     (void)gckpti_defer_error(e, result);
     gckpti_wait_pending(e, 0);
     GCKPT_ASSERT(group->pending_count == 0 || group->aborted);
-    group->status.must_match[0] += (uint64_t)++group->agree_count << 8;
     gckpti_merge_all(group, &group->status, sizeof group->status, gckpti_merge_statuses);
     const gckpti_status agreed = group->status;
     memset(&group->status, 0, sizeof group->status);

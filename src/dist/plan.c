@@ -209,19 +209,144 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
     }
 }
 
+/* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
+/* In the model, collectives run one after another and overlap computation, which waits at the first
+ * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
+typedef struct {
+    int from, to;              /* position of the gather; position before which it moves */
+    uint64_t transfer, latest; /* its communication; latest start at which no reader waits */
+} gckpti_gather;
+
+/* Returns the first position after x that reads the value of the entry at x. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    for (int y = x + 1, count; y < s->length; y++)
+        for (const int *edges = gckpti_entry_reads(p, s->entry[y], &count); count-- > 0;)
+            if (edges[count] == s->entry[x])
+                return y;
+    return s->length;
+}
+
+/* Lists the gathers in the body of p->best, with their latest starts. Returns how many there are.
+ * before[x]: cost of the computation before position x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.sched;
+    uint64_t deadline = UINT64_MAX; /* latest start of the gather after it */
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->entry[x], u = gckpti_entry_node(p, i);
+        const int in_body = i >= p->prologue && i < p->nodes; /* a forward */
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        const uint64_t transfer = in_body ? gckpti_gather_transfer(p, t) : 0;
+        before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
+        gathers[n].from = x;
+        gathers[n].transfer = transfer;
+        n += transfer > 0;
+    }
+    for (int k = n; k-- > 0;) {
+        const int x = gathers[k].from;
+        const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
+        const uint64_t transfer = gathers[k].transfer;
+        deadline = deadline < read ? deadline : read;
+        deadline = deadline > transfer ? deadline - transfer : 0;
+        gathers[k].latest = deadline > cost ? deadline - cost : 0;
+    }
+    return n;
+}
+
+/* Moves each gather up to its latest start, as far as live bytes stay within `most`, but not before
+ * the previous gather or the last use of the node's previous value. Returns how many move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_lowered *d = &p->best;
+    const gckpti_schedule *s = &d->sched;
+    int moved = 0, earliest = p->prologue;
+    size_t *live = (size_t *)gckpti_scratch_alloc(&p->temp, (size_t)s->length, sizeof *live);
+    int *used = (int *)gckpti_scratch_alloc(&p->temp, (size_t)p->nodes, sizeof *used);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->entry_ins[x]; y < d->entry_ins[x + 1]; y++)
+            live[x] = d->live_bytes[y] > live[x] ? d->live_bytes[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = gathers[k].from, u = s->entry[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->node[u].id]);
+        earliest = earliest > used[u] ? earliest : used[u];
+        gathers[k].to = x;
+        for (int y = x;
+             y-- > earliest && before[y + 1] > gathers[k].latest && live[y] + bytes <= most;) {
+            live[y] += bytes;
+            gathers[k].to = y;
+        }
+        moved += gathers[k].to < x;
+        earliest = gathers[k].to;
+        used[u] = s->value_end[x] + 1;
+    }
+    return moved;
+}
+
+/* Lowers p->best with gathers moved. Returns 0 if none moves or it is out of memory. */
+static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result *result)
+{
+    const gckpti_schedule *s = &p->best.sched;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->temp);
+    gckpti_gather *list = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *list);
+    uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, list, before), next = 0, passed = 0;
+    if (!n || !gckpti_move_gathers(p, list, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->entry[x];
+        for (; next < n && list[next].to == x; next++)
+            gckpti_emit(p, s->entry[list[next].from]);
+        if (passed < n && list[passed].from == x)
+            passed++;
+        else if (i >= 0 || p->node[~i].backward_index < p->body_backwards)
+            gckpti_emit(p, i);
+    }
+    *result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
+    p->entry_count = 0;
+    return !p->failed;
+}
+
+/* If ranks.overlap is nonzero, replaces p->best by a plan whose gathers begin earlier, to finish
+ * before their first readers, if it fits into the budget (0: into the bytes of p->best). */
+static void gckpti_prefetch_gathers(gckpti_planner *p)
+{
+    const size_t budget = p->desc->budget;
+    const size_t arena = budget ? budget - gckpti_resident_bytes(p, NULL) : p->best.arena;
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    int tries = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (; tries > 0 && gckpti_lower_prefetched(p, most, &result); tries--) {
+        if (result == GCKPT_OK)
+            result = gckpti_place_buffers(p);
+        if (result != GCKPT_OK)
+            return;
+        if (p->lowered.arena <= arena) {
+            gckpti_keep_lowered(p);
+            return;
+        }
+        most -= p->lowered.arena - arena < most ? p->lowered.arena - arena : most;
+    }
+}
+
 GCKPTI_PASSES(dist)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
+    const int vranks = p->desc->ranks.virtual_ranks;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
+    case GCKPTI_PASS_CHOSEN: gckpti_prefetch_gathers(p); break;
     case GCKPTI_PASS_ENCODED:
-        if (p->desc->ranks.virtual_ranks > 1)
-            e->plan.virtual_ranks = p->desc->ranks.virtual_ranks;
+        if (vranks > 1) { /* the bits of results depend on their number */
+            e->plan.virtual_ranks = vranks;
+            e->plan.hash = gckpti_fnv_number(e->plan.hash, (uint64_t)vranks);
+        }
         e->plan.ranks = gckpti_ranks_of(p->g->store);
         e->plan.shard = p->g->store->shard;
-        e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
-        e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
     }
     switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
     case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;

@@ -295,6 +295,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_lowered *d = &p->best;
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
+    (void)gckpti_pass(p, GCKPTI_PASS_CHOSEN, NULL);
     gckpti_scratch_clear(&p->temp);
     const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
