@@ -311,7 +311,7 @@ static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result 
 }
 
 /* If ranks.overlap is nonzero, replaces p->best by a plan whose gathers begin earlier, to finish
- * before their first readers, if it fits into the budget (0: into the bytes of p->best). */
+ * before their first readers, if it fits into the budget or, without one, the bytes of p->best. */
 static void gckpti_prefetch_gathers(gckpti_planner *p)
 {
     const size_t budget = p->desc->budget;

@@ -11,7 +11,8 @@
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
-/* Returns what micro-batches divide, for errors. */
+/* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
+#define gckpti_needs_peers(p) ((p)->ranks > 1)
 #define gckpti_split_scope(p) ((p)->virtual_ranks > 1 ? " in each virtual rank" : "")
 
 /* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
@@ -46,6 +47,7 @@ GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u);
                       (slot) < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE)                         \
         .capacity
 #else
+#define gckpti_needs_peers(p)               0
 #define gckpti_split_scope(p)               ""
 #define gckpti_rows_left(p, rows)           ((rows) % (p)->rows)
 #define gckpti_counted_rows(p)              ((uint64_t)(p)->batch)

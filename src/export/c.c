@@ -318,7 +318,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         return GCKPT_E_ARG;
     if (plan->backend_id > GCKPTI_BACKEND_PLAIN)
         problem = "#error \"plan: it was made for a backend other than the CPU\"\n";
-    else if (plan->ranks > 1)
+    else if (gckpti_needs_peers(plan))
         problem = "#error \"plan: it " GCKPTI_IS_OF_SEVERAL "; printed plans run on one\"\n";
     else if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";

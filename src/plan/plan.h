@@ -107,7 +107,7 @@ GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p);
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. REDUCE: accumulate is 1 if a shard of the sum suffices; UPDATE: if it reads one. */
+     * first. REDUCE: accumulate is 1 if a part of the sum suffices; UPDATE: if it reads one. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter; NEXT, BARRIER: 0 */
     gckpti_id uses;         /* number of accumulators that it adds up first */
