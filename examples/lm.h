@@ -693,7 +693,7 @@ static int lm_report_end(const lm_run *r)
         if (gckpt_bytes_measured(r->shorter[i][LM_TRAINING].exec) > measured)
             measured = gckpt_bytes_measured(r->shorter[i][LM_TRAINING].exec);
     uint64_t all = r->ranks == NULL ? gckpt_store_hash(r->store) : 0;
-    if (r->ranks != NULL && gckpt_gather_hash(exec, &all) != GCKPT_OK)
+    if (r->ranks != NULL && gckpt_gather_values(exec, -1, NULL, &all) != GCKPT_OK)
         return session_fail(1, "%s", gckpt_error_text(exec));
     const unsigned long long hash = all;
     const double seconds = session_now() - session.start;

@@ -195,7 +195,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * this process has only a part of them (gckpt_gather_hash). */
+ * this process has only a part of them (gckpt_gather_values). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer

@@ -84,11 +84,10 @@ struct gckpt_transport {
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 
-/* Collective calls of all ranks, between steps: gckpt_gather_values writes all values of parameter
- * `index` to `to` (NULL on ranks that do not need them); gckpt_gather_hash returns the hash that
- * gckpt_store_hash returns in one process. */
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
+/* A collective call of all ranks, between steps. Writes all values of parameter `index` to `to`
+ * (NULL on ranks that do not need them), and their hash to *hash (may be NULL; 0 after an error).
+ * With index -1 and `to` NULL, the hash is what gckpt_store_hash returns in one process. */
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to, uint64_t *hash);
 /* Returns the bytes sent to other ranks so far by exchanges. */
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO

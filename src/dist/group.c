@@ -226,44 +226,32 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const 
     return gckpti_defer_error(e, GCKPT_OK) == GCKPT_OK ? out : NULL;
 }
 
-/* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
-static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];
+    uint64_t sum = GCKPTI_FNV_START;
     gckpt_result result = GCKPT_OK;
-    if (gckpti_is_under_way(e))
+    if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    if (first < 0 || last >= (int)e->store->count)
-        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    result = gckpti_agree_on_call(e, GCKPTI_CALL_GATHER, first, result);
-    for (int i = first; i <= last && result == GCKPT_OK; i++) {
-        const gckpti_param *q = &e->store->params[i];
+    const int count = (int)exec->store->count, last = index < 0 ? count - 1 : index;
+    if (index < -1 || index >= count || (index < 0 && to))
+        result = gckpti_error(exec, GCKPT_E_ARG, "gather: no parameter has index %i", index);
+    result = gckpti_agree_on_call(exec, GCKPTI_CALL_GATHER, index, result);
+    for (int i = index < 0 ? 0 : index; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &exec->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_chunk(e, e->store, q, GCKPTI_VALUES, at, scratch, &n);
+            const float *x =
+                gckpti_gather_chunk(exec, exec->store, q, GCKPTI_VALUES, at, scratch, &n);
             result = x ? GCKPT_OK : GCKPT_E_PEER;
             if (x && to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (x && hash)
-                *hash = gckpti_hash_floats(*hash, x, n);
+                sum = gckpti_hash_floats(sum, x, n);
         }
     }
-    return result == GCKPT_OK ? gckpti_ok(e) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
-{
-    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
-}
-
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
-{
-    uint64_t all = GCKPTI_FNV_START;
-    if (!exec)
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
     if (hash)
-        *hash = result == GCKPT_OK ? all : 0;
-    return result;
+        *hash = result == GCKPT_OK ? sum : 0;
+    return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
