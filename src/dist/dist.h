@@ -36,7 +36,7 @@ enum { GCKPTI_MUST_MATCH = 7 };
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
  * the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
 typedef struct {
-    int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
+    int32_t result, rank; /* that failed; else the lowest merged; -1 if numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;

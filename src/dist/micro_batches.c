@@ -284,10 +284,9 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     const size_t bytes = e->update.square_count * sizeof(float);
-    float *squares = (float *)(void *)group->send_buf;
-    float *own = (float *)(void *)group->recv_buf;
     if (p->shard == GCKPT_SHARD_NONE || group->squares_summed)
         return;
+    float *squares = (float *)(void *)group->send_buf, *own = (float *)(void *)group->recv_buf;
     group->squares_summed = 1;
     gckpti_wait_pending(e, 0);
     gckpti_from_backend(e, own, e->update.squares, bytes);
