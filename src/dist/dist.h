@@ -107,12 +107,6 @@ typedef struct gckpti_process_group {
 #define gckpti_own_rows(e, rows)                                                                   \
     gckpt_plan_rank_rows((e)->plan, rows, (e)->store->rank, &(e)->step.first_row)
 
-/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
-static inline int gckpti_is_data_parallel(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->virtual_ranks >= p->ranks;
-}
-
 /* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
  * first. A step of one rank can be abandoned at any time. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);

@@ -10,6 +10,9 @@
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
+/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
+#define gckpti_is_data_parallel(p) ((p)->ranks > 1 && (p)->virtual_ranks >= (p)->ranks)
+
 #ifndef GCKPT_NO_RANKS
 /* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
 #define gckpti_needs_peers(p) ((p)->ranks > 1)
