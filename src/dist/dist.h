@@ -50,10 +50,10 @@ typedef enum {
 /* A collective that a REDUCE or a gather started: it waits, or is in progress (pending[0]). */
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
-    gckpti_collective kind;
-    size_t offset;        /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
-    float *x, *workspace; /* n floats; received floats, which are added to x */
-    float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
+    gckpti_collective kind; /* an ALL_REDUCE becomes an ALL_GATHER when its shards are summed */
+    size_t offset;          /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
+    float *x, *workspace;   /* n floats; of a sum: received floats, which are added to x */
+    float *shard;           /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
     int bit; /* 1, 2, 4, ..: the level, where ranks exchange whose numbers differ in it; else 0 */
     int64_t first, count; /* this rank's floats in x after a level of a sum (gather: before) */

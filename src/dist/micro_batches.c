@@ -167,9 +167,10 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
  * operands is at their offset; for a sum, if it is a REDUCE, BARRIER or UPDATE. */
 static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pending)
 {
-    const int kind = p->ins[x].kind, is_gather = pending->kind == GCKPTI_ALL_GATHER;
-    return is_gather ? gckpti_has_operand(p, x, pending->offset)
-                     : kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE;
+    const int kind = p->ins[x].kind;
+    return pending->workspace
+               ? kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE
+               : gckpti_has_operand(p, x, pending->offset);
 }
 
 /* Polls pending collectives and waits for those that step.pc needs. Returns 1 if this rank must not
