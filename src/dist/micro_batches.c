@@ -267,7 +267,7 @@ GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
     if (!gckpti_is_part(e->store, q, 0))
         return;
     pass->elements = q->p.count;
-    pass->gradient += ins->accumulate ? 0 : first;
+    pass->gradient += ins->accumulate ? 0 : first; /* of the whole gradient */
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
     pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
