@@ -643,22 +643,22 @@ static void lm_report_plan(lm_run *r)
             kinds[GCKPT_BYTES_WORKSPACE]);
     if (kinds[GCKPT_BYTES_HOST_STATE] > 0)
         fprintf(session.out, "host   optimiser %zu\n", kinds[GCKPT_BYTES_HOST_STATE]);
-    if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
-        fprintf(session.out, "       sums of virtual ranks %zu, gathered %zu; padding, contained %zu\n",
-                kinds[GCKPT_BYTES_REDUCTION], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
+    if (kinds[GCKPT_BYTES_REDUCTION] + kinds[GCKPT_BYTES_GATHERED] > 0)
+        fprintf(session.out, "       sums of virtual ranks %zu, gathered %zu\n",
+                kinds[GCKPT_BYTES_REDUCTION], kinds[GCKPT_BYTES_GATHERED]);
     session_event("{\"event\":\"plan\",\"bytes\":%zu,\"cost\":%llu,\"overhead\":%.9g,"
                   "\"recompute\":%.9g,\"checkpoint\":\"%s\","
                   "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,"
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"reduction_bytes\":%zu,"
-                  "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
+                  "\"gathered_bytes\":%zu",
                   lm_plan_bytes(r), (unsigned long long)info.step_cost, info.overhead,
                   info.recompute, name, (long long)info.rows,
                   (long long)lm_param_count(r->store), (long long)lm.budget,
                   kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_REDUCTION],
-                  kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
+                  kinds[GCKPT_BYTES_GATHERED]);
     if (kinds[GCKPT_BYTES_HOST_STATE] > 0)
         session_event(",\"host_state_bytes\":%zu", kinds[GCKPT_BYTES_HOST_STATE]);
     if (lm.virtual_ranks > 1)
@@ -693,7 +693,7 @@ static int lm_report_end(const lm_run *r)
         if (gckpt_bytes_measured(r->shorter[i][LM_TRAINING].exec) > measured)
             measured = gckpt_bytes_measured(r->shorter[i][LM_TRAINING].exec);
     uint64_t all = r->ranks == NULL ? gckpt_store_hash(r->store) : 0;
-    if (r->ranks != NULL && gckpt_gather_hash(exec, &all) != GCKPT_OK)
+    if (r->ranks != NULL && gckpt_gather_values(exec, -1, NULL, &all) != GCKPT_OK)
         return session_fail(1, "%s", gckpt_error_text(exec));
     const unsigned long long hash = all;
     const double seconds = session_now() - session.start;

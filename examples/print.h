@@ -179,8 +179,7 @@ static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn wri
                                          "next    ", "barrier " };
     static const char *const kinds[] = {
         "parameters", "optimiser state", "gradients",      "activations", "workspace",
-        "tables",     "caches",          "reduction tree", "gathered",    "padding, contained",
-        "optimiser state on the host"
+        "tables",     "caches",          "reduction tree", "gathered",    "optimiser state on the host"
     };
     printer o = { write, user, 0, 0, { 0 } };
     gckpt_instruction ins;

@@ -9,7 +9,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      20 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      21 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -191,7 +191,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * this process has only a part of them (gckpt_gather_hash). */
+ * this process has only a part of them (gckpt_gather_values). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -632,8 +632,7 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_REDUCTION,
-    GCKPT_BYTES_GATHERED,
-    GCKPT_BYTES_PADDING,    /* gckpt_shard explains these three */
+    GCKPT_BYTES_GATHERED,   /* gckpt_shard explains these two */
     GCKPT_BYTES_HOST_STATE, /* not in gckpt_plan_bytes: gckpt_offload_options.state */
     GCKPT_BYTES_KINDS
 };

@@ -29,10 +29,9 @@ typedef struct {
     gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
-/* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
- * calls poll after each chunk. */
-static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
-                               int polls)
+/* Claims `chunk` items at a time until none is left, first those of the thread's range. Thread 0,
+ * the one that runs the step, polls after each chunk. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread)
 {
     for (int64_t k = 0; k < loop->ranges; k++) {
         gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
@@ -40,7 +39,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64
         while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
             for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++)
                 loop->body(loop->context, i, worker);
-            if (polls)
+            if (thread == 0 && loop->runner->poll)
                 loop->runner->poll(loop->runner->poll_context);
         }
     }
@@ -49,7 +48,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64
 /* Runs a worker on one of the program's own threads. */
 static void gckpti_run_worker(void *loop, int64_t worker)
 {
-    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker, 0);
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker + 1);
 }
 #endif
 
@@ -78,14 +77,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_workers(gckpti_team *team, int64_t thread, int polls)
+static void gckpti_team_run_workers(gckpti_team *team, int64_t thread)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        gckpti_claim_items(team->loop, unclaimed - 1, thread, polls);
+        gckpti_claim_items(team->loop, unclaimed - 1, thread);
         done++;
     }
     if (done)
@@ -132,7 +131,7 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team, int thread)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_workers(team, thread, 0);
+            gckpti_team_run_workers(team, thread);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -156,7 +155,7 @@ static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64
     team->busy = 1;
     __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
     __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
-    gckpti_team_run_workers(team, 0, loop->runner->poll != NULL);
+    gckpti_team_run_workers(team, 0);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
@@ -178,7 +177,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         for (int64_t r = 0; r < loop.ranges; r++)
             loop.range[r].next = r * items / loop.ranges,
             loop.range[r].end = (r + 1) * items / loop.ranges;
-        int polls = runner->poll != NULL;
+        int64_t thread = 0;
         if (workers > 1 && runner->parallel_for) {
             runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
             return;
@@ -188,9 +187,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
             gckpti_team_run(runner->team, &loop, workers);
             return;
         }
-        polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
+        thread = runner->team && runner->team->busy; /* then perhaps another one */
 #endif
-        gckpti_claim_items(&loop, 0, 0, polls);
+        gckpti_claim_items(&loop, 0, thread);
         return;
     }
 #endif

@@ -6,8 +6,7 @@
  * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
  * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
  * In gckpt_plan_kind_bytes, GCKPT_BYTES_REDUCTION counts partial sums of virtual ranks and receive
- * buffers, _GATHERED gathered values of sharded parameters (both in the arena), and _PADDING the
- * padding of shards, which other kinds count already. Rajbhandari et al. 2020. */
+ * buffers, _GATHERED gathered values of sharded parameters. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -83,11 +82,10 @@ struct gckpt_transport {
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 
-/* Collective calls of all ranks, between steps: gckpt_gather_values writes all values of parameter
- * `index` to `to` (NULL on ranks that do not need them); gckpt_gather_hash returns the hash that
- * gckpt_store_hash returns in one process. */
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
+/* A collective call of all ranks, between steps. Writes all values of parameter `index` to `to`
+ * (NULL on ranks that do not need them), and their hash to *hash (may be NULL; 0 after an error).
+ * With index -1 and `to` NULL, the hash is what gckpt_store_hash returns in one process. */
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to, uint64_t *hash);
 /* Returns the bytes sent to other ranks so far by exchanges. */
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO

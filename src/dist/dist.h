@@ -34,9 +34,9 @@ typedef enum {
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
- * 256 agree_count + the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
+ * the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
 typedef struct {
-    int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
+    int32_t result, rank; /* that failed; else the lowest merged; -1 if numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -47,20 +47,22 @@ typedef enum {
     GCKPTI_ALL_GATHER /* every rank gets the shards of all ranks */
 } gckpti_collective;
 
-/* A collective that a REDUCE or a gather started: it waits, or is in progress (comm.tree). */
+/* A collective that a REDUCE or a gather started: it waits, or is in progress (pending[0]). */
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
-    gckpti_collective kind;
-    size_t offset;        /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
-    float *x, *workspace; /* n floats; received floats, which are added to x */
-    float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
+    gckpti_collective kind; /* an ALL_REDUCE becomes an ALL_GATHER when its shards are summed */
+    size_t offset;          /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
+    float *x, *workspace;   /* n floats; of a sum: received floats, which are added to x */
+    float *shard;           /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
     int bit; /* 1, 2, 4, ..: the level, where ranks exchange whose numbers differ in it; else 0 */
     int64_t first, count; /* this rank's floats in x after a level of a sum (gather: before) */
 } gckpti_pending;
 
-/* Communication of this rank with the others. */
-typedef struct {
+/* Communication of this rank with the others, and progress of a step of several virtual ranks or
+ * ranks. All ranks begin their next virtual rank at the same time; the one with most rows decides
+ * how many lockstep micro-batches it takes (>= 1). */
+typedef struct gckpti_process_group {
     const gckpt_transport *transport; /* NULL means there is one rank */
     const gckpt_backend *backend;     /* the floats are in its memory */
     int rank, ranks;
@@ -73,31 +75,23 @@ typedef struct {
     void *queue;      /* that queue while gckpti_start_collective fills it, else NULL */
     size_t copied_in; /* bytes copied to the backend since the host last waited */
     unsigned char *send_buf, *recv_buf; /* host memory */
+    size_t buffer_bytes;                /* of each of the two */
     void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
-    gckpti_pending tree; /* the collective in progress, if its bit is not 0 */
+    int pending_count; /* entries of `pending`, oldest first; pending[0] is in progress */
+    gckpti_pending pending[GCKPTI_MAX_PENDING];
     gckpti_status status; /* for the next status barrier */
-} gckpti_comm;
-
-/* Progress of a step of several virtual ranks or ranks. All ranks begin their next virtual rank at
- * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
-typedef struct gckpti_process_group {
-    gckpti_comm comm;
+    int call_ended;       /* a status barrier ended the call with an error */
     int first_vrank;      /* the first virtual rank of this rank */
     int vrank;            /* current virtual rank, counted from 0 on each rank */
     int64_t vrank_end;    /* end of its rows */
     int micro_left;       /* its lockstep micro-batches that are not done; 0 before it begins */
-    int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
     int replicas_checked; /* hashes of values that are not sharded were compared */
-    int agree_count;      /* number of status barriers */
-    int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
-    gckpti_pending pending[GCKPTI_MAX_PENDING];
-    struct gckpti_loss_total *totals; /* host copy of the totals of all virtual ranks */
+    struct gckpti_loss_total *totals;       /* host copy of the totals of all virtual ranks */
     struct gckpti_loss_total *totals_begin; /* e->losses.totals of the first virtual rank */
-    size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 /* The row of GCKPTI_EXEC_STRUCTS (run/run.h). */
@@ -112,12 +106,6 @@ typedef struct gckpti_process_group {
 /* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
 #define gckpti_own_rows(e, rows)                                                                   \
     gckpt_plan_rank_rows((e)->plan, rows, (e)->store->rank, &(e)->step.first_row)
-
-/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
-static inline int gckpti_is_data_parallel(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->virtual_ranks >= p->ranks;
-}
 
 /* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
  * first. A step of one rank can be abandoned at any time. */
@@ -168,8 +156,8 @@ typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
 #define gckpti_run_gather(...)                0
-#define gckpti_restrict_pass(...)             ((void)0)
 #define gckpti_gather_updated(...)            ((void)0)
+#define gckpti_restrict_pass(...)             ((void)0)
 #define gckpti_wait_in_flight(e, copied_in)   ((void)(e), (void)(copied_in))
 #define gckpti_agree_on_save(e, result)       (result)
 #define gckpti_gather_chunk(e, ...)           gckpti_floats_at(__VA_ARGS__)

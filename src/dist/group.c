@@ -33,8 +33,8 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
     e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     group = e->group ? e->group : &counted;
     group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
-    group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
-    group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
     group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
@@ -57,16 +57,16 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
                             s->rank, gckpti_ranks_of(s));
     if (!e->group)
         return GCKPT_OK;
-    gckpti_comm *comm = &e->group->comm;
-    e->group->totals_begin = e->losses.totals;
-    e->group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
-    comm->transport = transport;
-    comm->backend = gckpti_backend(e);
-    comm->rank = comm->status.rank = s->rank;
-    comm->ranks = p->ranks;
-    comm->uses_queue = transport && GCKPTI_OF(comm->backend, use_comm_queue) &&
-                       GCKPTI_OF(comm->backend, wait_comm_queue) && transport->enqueue &&
-                       transport->enqueued_done && transport->abort;
+    gckpti_process_group *group = e->group;
+    group->totals_begin = e->losses.totals;
+    group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
+    group->transport = transport;
+    group->backend = gckpti_backend(e);
+    group->rank = group->status.rank = s->rank;
+    group->ranks = p->ranks;
+    group->uses_queue = transport && GCKPTI_OF(group->backend, use_comm_queue) &&
+                        GCKPTI_OF(group->backend, wait_comm_queue) && transport->enqueue &&
+                        transport->enqueued_done && transport->abort;
     return GCKPT_OK;
 }
 
@@ -86,23 +86,23 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
         return result;
-    gckpti_comm *comm = &e->group->comm;
-    if (comm->aborted) {
-        e->group->call_ended = 1;
+    gckpti_process_group *group = e->group;
+    if (group->aborted) {
+        group->call_ended = 1;
         gckpti_set_state(e, GCKPTI_IDLE);
         const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
                             "%s%i does not answer: it ended, hangs or cannot be reached; free "
                             "this executor%s",
-                            comm->peer < 0 ? "one of ranks 0 to " : "rank ",
-                            comm->peer < 0 ? comm->ranks - 1 : comm->peer,
+                            group->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            group->peer < 0 ? group->ranks - 1 : group->peer,
                             e->update.begun ? changed : "");
     }
-    if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
+    if (result == GCKPT_OK || group->ranks == 1 || group->call_ended)
         return result;
-    if (comm->status.result == GCKPT_OK) {
-        comm->status.result = (int32_t)result;
-        memcpy(comm->status.text, e->object.text, sizeof comm->status.text);
+    if (group->status.result == GCKPT_OK) {
+        group->status.result = (int32_t)result;
+        memcpy(group->status.text, e->object.text, sizeof group->status.text);
     }
     return GCKPT_OK;
 }
@@ -145,18 +145,16 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
     if (!e->group)
         return result;
     gckpti_process_group *group = e->group;
-    gckpti_comm *comm = &group->comm;
-    if (comm->ranks == 1 || group->call_ended)
+    if (group->ranks == 1 || group->call_ended)
         return result;
     (void)gckpti_defer_error(e, result);
     gckpti_wait_pending(e, 0);
-    GCKPT_ASSERT(group->pending_count == 0 || comm->aborted);
-    comm->status.must_match[0] += (uint64_t)++group->agree_count << 8;
-    gckpti_merge_all(comm, &comm->status, sizeof comm->status, gckpti_merge_statuses);
-    const gckpti_status agreed = comm->status;
-    memset(&comm->status, 0, sizeof comm->status);
-    comm->status.rank = comm->rank;
-    if (comm->aborted)
+    GCKPT_ASSERT(group->pending_count == 0 || group->aborted);
+    gckpti_merge_all(group, &group->status, sizeof group->status, gckpti_merge_statuses);
+    const gckpti_status agreed = group->status;
+    memset(&group->status, 0, sizeof group->status);
+    group->status.rank = group->rank;
+    if (group->aborted)
         return gckpti_defer_error(e, GCKPT_OK);
     if (agreed.result == GCKPT_OK)
         return GCKPT_OK;
@@ -174,7 +172,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
         return result;
     const uint64_t must_match[2] = { (uint64_t)call, (uint64_t)number };
     e->group->call_ended = 0;
-    memcpy(e->group->comm.status.must_match, must_match, sizeof must_match);
+    memcpy(e->group->status.must_match, must_match, sizeof must_match);
     return gckpti_agree(e, result);
 }
 
@@ -189,7 +187,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result)
 
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
-    return exec && exec->group ? exec->group->comm.bytes_sent : 0;
+    return exec && exec->group ? exec->group->bytes_sent : 0;
 }
 
 GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
@@ -206,66 +204,54 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const 
                      q->p.name, slot < 0 ? "" : gckpti_suffixes[slot]);
         return NULL;
     }
-    gckpti_comm *comm = &e->group->comm;
-    float *out = (float *)(void *)comm->send_buf;
+    gckpti_process_group *group = e->group;
+    float *out = (float *)(void *)group->send_buf;
     int owner = 0;
     gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, gckpti_ranks_of(s));
     while (at < shard.first || at - shard.first >= shard.count)
         shard = gckpti_shard_of(mine.total, ++owner, gckpti_ranks_of(s));
     *n = gckpti_min(shard.first + shard.count - at,
                     (int64_t)(e->group->buffer_bytes / sizeof(float)));
-    for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
+    for (int64_t i = 0, count; i < *n && owner == group->rank; i += count) {
         const float *x = gckpti_floats_at(s, q, slot, at + i, scratch, &count);
         count = gckpti_min(count, *n - i);
         memcpy(out + i, x, (size_t)count * sizeof *x);
     }
-    for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
-        const int has = (comm->rank ^ owner) < bit, gets = (comm->rank ^ bit ^ owner) < bit;
+    for (int bit = 1; bit < group->ranks && !group->aborted; bit *= 2) {
+        const int has = (group->rank ^ owner) < bit, gets = (group->rank ^ bit ^ owner) < bit;
         const size_t bytes = (size_t)*n * sizeof *out;
-        gckpti_exchange(comm, comm->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
-        gckpti_wait_exchange(comm);
+        gckpti_exchange(group, group->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
+        gckpti_wait_exchange(group);
     }
     return gckpti_defer_error(e, GCKPT_OK) == GCKPT_OK ? out : NULL;
 }
 
-/* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
-static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];
+    uint64_t sum = GCKPTI_FNV_START;
     gckpt_result result = GCKPT_OK;
-    if (gckpti_is_under_way(e))
+    if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    if (first < 0 || last >= (int)e->store->count)
-        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    result = gckpti_agree_on_call(e, GCKPTI_CALL_GATHER, first, result);
-    for (int i = first; i <= last && result == GCKPT_OK; i++) {
-        const gckpti_param *q = &e->store->params[i];
+    const int count = (int)exec->store->count, last = index < 0 ? count - 1 : index;
+    if (index < -1 || index >= count || (index < 0 && to))
+        result = gckpti_error(exec, GCKPT_E_ARG, "gather: no parameter has index %i", index);
+    result = gckpti_agree_on_call(exec, GCKPTI_CALL_GATHER, index, result);
+    for (int i = index < 0 ? 0 : index; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &exec->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_chunk(e, e->store, q, GCKPTI_VALUES, at, scratch, &n);
+            const float *x =
+                gckpti_gather_chunk(exec, exec->store, q, GCKPTI_VALUES, at, scratch, &n);
             result = x ? GCKPT_OK : GCKPT_E_PEER;
             if (x && to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (x && hash)
-                *hash = gckpti_hash_floats(*hash, x, n);
+                sum = gckpti_hash_floats(sum, x, n);
         }
     }
-    return result == GCKPT_OK ? gckpti_ok(e) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
-{
-    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
-}
-
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
-{
-    uint64_t all = GCKPTI_FNV_START;
-    if (!exec)
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
     if (hash)
-        *hash = result == GCKPT_OK ? all : 0;
-    return result;
+        *hash = result == GCKPT_OK ? sum : 0;
+    return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)

@@ -18,7 +18,7 @@ static void gckpti_all_reduce_totals(gckpt_exec *e)
 {
     gckpti_process_group *group = e->group;
     if (gckpti_is_data_parallel(e->plan))
-        gckpti_merge_all(&group->comm, group->totals, e->plan->term_count * sizeof *group->totals,
+        gckpti_merge_all(group, group->totals, e->plan->term_count * sizeof *group->totals,
                          gckpti_merge_totals);
 }
 
@@ -31,10 +31,8 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
                                   (uint64_t)p->optimiser,
                                   e->desc.skip_nonfinite != 0,
                                   gckpti_debug(e) & GCKPT_DEBUG_FINITE,
-                                  (uint64_t)e->group->comm.uses_queue };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        hash = gckpti_fnv_number(hash, settings[i]);
+                                  (uint64_t)e->group->uses_queue };
+    uint64_t hash = gckpti_fnv(p->check, settings, sizeof settings);
     for (size_t i = 0; i < p->term_count; i++) {
         hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
         hash = gckpti_fnv_number(hash, p->terms[i].weight);
@@ -69,14 +67,14 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     if (!e->group)
         return result;
     gckpti_process_group *group = e->group;
-    uint64_t *must_match = group->comm.status.must_match;
+    uint64_t *must_match = group->status.must_match;
     group->vrank = group->micro_left = group->squares_summed = group->losses_summed = 0;
     e->losses.totals = group->totals_begin;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     must_match[4] = gckpti_hash_exchanges(e);
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.options, sizeof e->update.options);
-    if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
+    if (!group->replicas_checked && group->ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
     result = gckpti_agree_on_call(e, GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
@@ -160,7 +158,7 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
         return GCKPT_OK;
     }
     e->losses.totals = group->totals_begin;
-    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
+    const int deferred = e->plan->ranks == 1 || group->uses_queue;
     const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
     return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
@@ -169,9 +167,10 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
  * operands is at their offset; for a sum, if it is a REDUCE, BARRIER or UPDATE. */
 static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pending)
 {
-    const int kind = p->ins[x].kind, is_gather = pending->kind == GCKPTI_ALL_GATHER;
-    return is_gather ? gckpti_has_operand(p, x, pending->offset)
-                     : kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE;
+    const int kind = p->ins[x].kind;
+    return pending->workspace
+               ? kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE
+               : gckpti_has_operand(p, x, pending->offset);
 }
 
 /* Polls pending collectives and waits for those that step.pc needs. Returns 1 if this rank must not
@@ -191,7 +190,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
-    int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
+    int skips = padding || (group->status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
         skips = group->micro_left > 1;
     else if (node < 0 || p->nodes[node].kind == GCKPTI_PARAM) /* a gather or an update */
@@ -230,15 +229,17 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     return GCKPT_OK;
 }
 
-/* Starts an all-gather of n floats at x: in the arena at `offset`, or in the store (NO_OFFSET). */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
+/* Starts to gather a parameter's shards in x, which is in the arena at `offset` or, for NO_OFFSET,
+ * in the store. */
+static void gckpti_gather_shards(gckpt_exec *e, const gckpti_param *q, float *x, size_t offset)
 {
-    const gckpti_pending gather = { GCKPTI_ALL_GATHER, offset, x, NULL, NULL, n, 0, 0, 0 };
+    const gckpti_pending gather = {
+        GCKPTI_ALL_GATHER, offset, x, NULL, NULL, q->p.elements, 0, 0, 0
+    };
     gckpti_start_collective(e, &gather);
 }
 
-/* Starts to gather the shards of a parameter in the arena at `offset`. Returns 0 if it is
- * not sharded. */
+/* Starts to gather a parameter in the arena at `offset`. Returns 0 if it is not sharded. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard,
                                 size_t offset)
 {
@@ -246,39 +247,30 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     if (!gckpti_is_part(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements, offset);
+    gckpti_gather_shards(e, q, to, offset);
     return 1;
-}
-
-/* Restricts a pass over a parameter to the shard that this rank updates. The shard's sum is in the
- * whole gradient, unless a REDUCE copied it to a separate buffer. */
-GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
-                                    gckpt_update_pass *pass)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = gckpti_param_of(e, ins->id);
-    const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NO_OFFSET;
-    gckpti_operands o;
-    if (!gckpti_is_part(e->store, q, 0))
-        return;
-    for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
-        if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
-            gckpti_operands_of(p->operands, &p->ins[x], 0, &o);
-            shard = o.part;
-        }
-    pass->elements = q->p.count;
-    pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
-    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
-    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
 /* Starts to gather the updated shards of a parameter whose values every rank needs whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_part(e->store, q, 0) && !gckpti_is_part(e->store, q, GCKPTI_VALUES))
-        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, GCKPTI_NO_OFFSET);
+        gckpti_gather_shards(e, q, gckpti_exec_array(e, q, -1), GCKPTI_NO_OFFSET);
+}
+
+/* Restricts a pass over a parameter to the shard that this rank updates. */
+GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                    gckpt_update_pass *pass)
+{
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int64_t first = q->p.first;
+    if (!gckpti_is_part(e->store, q, 0))
+        return;
+    pass->elements = q->p.count;
+    pass->gradient += ins->accumulate ? 0 : first; /* of the whole gradient */
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
 static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
@@ -292,25 +284,23 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    size_t bytes = e->update.square_count * sizeof(float);
+    const size_t bytes = e->update.square_count * sizeof(float);
     if (p->shard == GCKPT_SHARD_NONE || group->squares_summed)
         return;
-    float *squares = (float *)(void *)group->comm.send_buf;
+    float *squares = (float *)(void *)group->send_buf, *own = (float *)(void *)group->recv_buf;
     group->squares_summed = 1;
     gckpti_wait_pending(e, 0);
-    gckpti_from_backend(e, squares, e->update.squares, bytes);
+    gckpti_from_backend(e, own, e->update.squares, bytes);
+    memset(squares, 0, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
-        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_part(e->store, q, 0))
-            last = group->comm.rank ? 0 : n;
-        for (int64_t k = 0; k < n && p->params[i].trained; k++)
-            if (k < first || k >= last)
-                squares[e->tables.params[i].first_square + (size_t)k] = 0;
+        const int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        const int64_t n = (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        const size_t at = e->tables.params[i].first_square + (size_t)first;
+        if (p->params[i].trained && (!group->rank || gckpti_is_part(e->store, q, 0)))
+            memcpy(squares + at, own + at, (size_t)n * sizeof *squares);
     }
-    gckpti_merge_all(&group->comm, squares, bytes, gckpti_merge_floats);
+    gckpti_merge_all(group, squares, bytes, gckpti_merge_floats);
     gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
 
@@ -325,8 +315,8 @@ GCKPTI_MODULE(dist)
     case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
     case GCKPTI_ON_GRADIENTS: gckpti_sum_squares(e); break;
     case GCKPTI_ON_FREE:
-        if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
-            gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
+        if (e->group && e->group->transport && e->step.state != GCKPTI_IDLE)
+            gckpti_abort_comm(e->group); /* ends the step on the other ranks */
         break;
     default: break;
     }

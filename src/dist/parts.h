@@ -33,6 +33,9 @@ static inline int gckpti_is_sharded(gckpti_shard_range shard)
 }
 /* Returns 1 if the store has only a part of values (slot < 0) or of a state. */
 #define gckpti_is_part(s, q, slot) gckpti_is_sharded(gckpti_array_shard(s, q, slot))
+/* Returns the bytes that the store has for a float array. */
+#define gckpti_part_bytes(s, q, slot)                                                              \
+    ((size_t)gckpti_array_shard(s, q, slot).capacity * sizeof(float))
 /* Returns the number of elements of an array that the store has; *first is the first of them. */
 static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q, int slot,
                                      int64_t *first)
@@ -41,13 +44,9 @@ static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q
     *first = shard.first;
     return shard.count;
 }
-/* Returns 1 if other processes have the rest of the arrays. */
-#define gckpti_has_peers(s) ((s)->peers > 0)
 static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 #else
 #define gckpti_is_part(s, q, slot)        ((void)(s), 0)
 #define gckpti_part_of(s, q, slot, first) ((void)(s), *(first) = 0, (q)->p.elements)
-#define gckpti_has_peers(s)               0
-#define gckpti_part_bytes(s, q)           0
-#define gckpti_set_update_part(s, p)      ((void)0)
+#define gckpti_part_bytes(s, q, slot)     ((size_t)(q)->p.elements * sizeof(float))
 #endif

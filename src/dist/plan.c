@@ -3,10 +3,10 @@
 #include "graph/graph.h"
 
 /* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
-/* The buffers of a REDUCE, which adds up a tensor's gradient over virtual ranks, after the last
- * backward of the body that writes it. All fields except id are indices of gradients, or -1. */
+/* The REDUCE of a tensor's gradient, which adds it up over virtual ranks, after the last backward
+ * of the body that writes it. Its buffers are indices of gradients, or -1. */
 typedef struct {
-    int id;       /* tensor */
+    int next;     /* tensor of the next REDUCE after the same backward, or -1 */
     int partials; /* the first of tree_depth partial sums */
     int recv;     /* receive buffer, shared by all REDUCEs after one backward */
     int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
@@ -14,9 +14,8 @@ typedef struct {
 
 typedef struct gckpti_dist_model {
     int tree_depth;              /* number of partial sums of each reduction */
-    gckpti_reduction *reduction; /* in the order of the backwards that reductions follow */
-    int *first;                  /* by backward_index, and for the end: the first reduction */
-    int *of;                     /* by id: index of its reduction */
+    gckpti_reduction *reduction; /* by tensor */
+    int *first; /* by backward_index: tensor of the first REDUCE after that backward, or -1 */
 } gckpti_dist_model;
 
 /* Checks the numbers of virtual ranks and ranks. */
@@ -88,46 +87,45 @@ static void gckpti_list_reductions(gckpti_planner *p)
 {
     gckpti_dist_model *d = p->dist;
     const size_t n = (size_t)p->n, gradients = (size_t)p->targets * (size_t)(3 + d->tree_depth);
-    int count = 0;
     d->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *d->reduction);
-    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards + 1, sizeof(int));
-    d->of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards, sizeof(int));
     p->gradient =
         (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, gradients, sizeof *p->gradient);
-    for (int r = 0; r < p->backwards && !p->failed; r++) {
+    if (p->failed)
+        return;
+    memset(d->first, 0xff, (size_t)p->backwards * sizeof *d->first);
+    for (int r = 0; r < p->body_backwards; r++) {
         const gckpt_tensor *t = p->tensors[p->node[p->backward[r]].id];
-        for (int i = 0; i < t->inputs && r < p->body_backwards; i++) {
+        for (int i = 0; i < t->inputs; i++) {
             const gckpt_tensor *q = t->in[i]->base;
-            const gckpti_reduction sum = { q->id, -1, -1, -1 };
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = count++; /* the largest comes last: it overlaps the next backward */
-            for (; k > d->first[r] && gckpti_elements(&p->tensors[d->reduction[k - 1].id]->shape) >
-                                          gckpti_elements(&q->shape);
-                 k--)
-                d->reduction[k] = d->reduction[k - 1];
-            d->reduction[k] = sum;
-            for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
+            int *at = &d->first[r]; /* the largest comes last: it overlaps the next backward */
+            while (*at >= 0 &&
+                   gckpti_elements(&p->tensors[*at]->shape) <= gckpti_elements(&q->shape))
+                at = &d->reduction[*at].next;
+            const gckpti_reduction sum = { *at, -1, -1, -1 };
+            d->reduction[q->id] = sum;
+            *at = q->id;
+            for (int k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
                 p->target[k].reduced = gckpti_is_in_body(p, k);
         }
-        d->first[r + 1] = count;
-        for (int k = d->first[r]; k < count; k++)
-            d->of[d->reduction[k].id] = k;
     }
 }
 
 /* Adds the partial sums of each reduction, which live through the whole step. */
 static void gckpti_add_partial_sums(gckpti_planner *p)
 {
-    const int depth = p->dist->tree_depth, reductions = p->dist->first[p->backwards];
-    for (int k = 0; k < depth * reductions; k++) {
-        gckpti_reduction *sum = &p->dist->reduction[k / depth];
-        const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
-        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
-        sum->partials = k % depth ? sum->partials : v;
-    }
+    gckpti_dist_model *d = p->dist;
+    for (int r = 0; r < p->body_backwards; r++)
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next)
+            for (int k = 0; k < d->tree_depth; k++) {
+                const gckpt_tensor *t = p->tensors[id];
+                const int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
+                p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
+                d->reduction[id].partials = k ? d->reduction[id].partials : v;
+            }
 }
 
 /* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
@@ -146,43 +144,40 @@ static void gckpti_add_recv_buffers(gckpti_planner *p)
     const gckpti_dist_model *d = p->dist;
     for (int r = 0; r < p->body_backwards && p->g->store->peers; r++) {
         int recv = -1;
-        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
-            gckpti_reduction *sum = &d->reduction[k];
-            const gckpt_tensor *t = p->tensors[sum->id];
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next) {
+            gckpti_reduction *sum = &d->reduction[id];
+            const gckpt_tensor *t = p->tensors[id];
             size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
             gckpti_gradient *buffer = &p->gradient[recv];
             buffer->kind = GCKPT_BUFFER_REDUCTION;
-            buffer->id = half > buffer->size ? sum->id : buffer->id;
+            buffer->id = half > buffer->size ? id : buffer->id;
             buffer->size = half > buffer->size ? half : buffer->size;
             sum->recv = recv;
             if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
-                gckpti_is_scattered(p, sum->id)) {
+                gckpti_is_scattered(p, id)) {
                 size_t bytes = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
                 sum->shard = gckpti_gradient_new(p, t, bytes, r);
                 p->gradient[sum->shard].last = p->backwards - 1;
-                p->gradient[p->total[sum->id]].result = sum->shard;
+                p->gradient[p->total[id]].result = sum->shard;
             }
         }
     }
-    for (int r = p->body_backwards, last = r; r-- > 0;) {
-        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
-            const gckpti_reduction *sum = &d->reduction[k];
+    for (int r = p->body_backwards, last = r; r-- > 0; last = d->first[r] >= 0 ? r : last)
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next) {
+            const gckpti_reduction *sum = &d->reduction[id];
             if (sum->recv >= 0)
                 p->gradient[sum->recv].last = last;
             if (sum->shard >= 0)
-                p->gradient[p->total[sum->id]].last = last;
+                p->gradient[p->total[id]].last = last;
         }
-        last = d->first[r + 1] > d->first[r] ? r : last;
-    }
 }
 
 /* Lists the REDUCEs that follow an entry, if it is a backward of the body. */
 static void gckpti_list_reduces(gckpti_planner *p, int entry)
 {
-    const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
-    for (int k = p->dist->first[r]; k < p->dist->first[r + (entry < 0)] && !p->failed; k++) {
-        const int id = p->dist->reduction[k].id;
+    int id = entry < 0 ? p->dist->first[p->node[~entry].backward_index] : -1;
+    for (; id >= 0 && !p->failed; id = p->dist->reduction[id].next) {
         gckpti_add_instruction(&p->lowered, GCKPT_REDUCE, id);
         p->lowered.ins[p->lowered.length - 1].accumulate =
             (unsigned char)gckpti_is_scattered(p, id);
@@ -194,73 +189,164 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
 {
     const gckpti_dist_model *m = p->dist;
     gckpti_lowered *d = &p->lowered;
-    const gckpti_ins *ins = &d->ins[at->x];
+    gckpti_ins *ins = &d->ins[at->x];
     if (ins->kind == GCKPT_BACKWARD) {
-        const int r = p->node[~d->sched.entry[at->position]].backward_index;
-        for (int k = m->first[r]; k < m->first[r + 1]; k++) {
-            gckpti_get_or_add_gradient(p, d, m->reduction[k].recv, at->x);
-            gckpti_get_or_add_gradient(p, d, m->reduction[k].shard, at->x);
+        int id = m->first[p->node[~d->sched.entry[at->position]].backward_index];
+        for (; id >= 0; id = m->reduction[id].next) {
+            gckpti_get_or_add_gradient(p, d, m->reduction[id].recv, at->x);
+            gckpti_get_or_add_gradient(p, d, m->reduction[id].shard, at->x);
         }
     } else if (ins->kind == GCKPT_REDUCE) {
-        const gckpti_reduction *sum = &m->reduction[m->of[ins->id]];
+        const gckpti_reduction *sum = &m->reduction[ins->id];
         gckpti_add_gradient(p, d, sum->recv, at->x);
         gckpti_add_gradient(p, d, p->total[ins->id], at->x);
         gckpti_add_gradient(p, d, sum->shard, at->x);
         gckpti_add_addends(p, d, ins->id, 1, at->x);
         for (int k = 0; k < m->tree_depth; k++)
             gckpti_add_gradient(p, d, sum->partials + k, at->x);
+    } else if (ins->kind == GCKPT_UPDATE) {
+        ins->accumulate = p->gradient[p->total[ins->id]].result != p->total[ins->id];
     }
 }
 
-/* Counts the bytes of gathered values, and of padding in shards of gradients, at the peak. */
-static void gckpti_count_shards(gckpti_planner *p, int peak)
+/* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
+/* In the model, collectives run one after another and overlap computation, which waits at the first
+ * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
+typedef struct {
+    int from, to;              /* position of the gather; position before which it moves */
+    uint64_t transfer, latest; /* its communication; latest start at which no reader waits */
+} gckpti_gather;
+
+/* Returns the first position after x that reads the value of the entry at x. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
-    gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->peers; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
-        if (b->start > peak || b->end < peak)
-            continue;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])) {
-            d->kind_bytes[GCKPT_BYTES_ACTIVATIONS] -= b->size;
-            d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
+    for (int y = x + 1, count; y < s->length; y++)
+        for (const int *edges = gckpti_entry_reads(p, s->entry[y], &count); count-- > 0;)
+            if (edges[count] == s->entry[x])
+                return y;
+    return s->length;
+}
+
+/* Lists the gathers in the body of p->best, with their latest starts. Returns how many there are.
+ * before[x]: cost of the computation before position x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.sched;
+    uint64_t deadline = UINT64_MAX; /* latest start of the gather after it */
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->entry[x], u = gckpti_entry_node(p, i);
+        const int in_body = i >= p->prologue && i < p->nodes; /* a forward */
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        const uint64_t transfer = in_body ? gckpti_gather_transfer(p, t) : 0;
+        before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
+        gathers[n].from = x;
+        gathers[n].transfer = transfer;
+        n += transfer > 0;
+    }
+    for (int k = n; k-- > 0;) {
+        const int x = gathers[k].from;
+        const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
+        const uint64_t transfer = gathers[k].transfer;
+        deadline = deadline < read ? deadline : read;
+        deadline = deadline > transfer ? deadline - transfer : 0;
+        gathers[k].latest = deadline > cost ? deadline - cost : 0;
+    }
+    return n;
+}
+
+/* Moves each gather up to its latest start, as far as live bytes stay within `most`, but not before
+ * the previous gather or the last use of the node's previous value. Returns how many move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_lowered *d = &p->best;
+    const gckpti_schedule *s = &d->sched;
+    int moved = 0, earliest = p->prologue;
+    size_t *live = (size_t *)gckpti_scratch_alloc(&p->temp, (size_t)s->length, sizeof *live);
+    int *used = (int *)gckpti_scratch_alloc(&p->temp, (size_t)p->nodes, sizeof *used);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->entry_ins[x]; y < d->entry_ins[x + 1]; y++)
+            live[x] = d->live_bytes[y] > live[x] ? d->live_bytes[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = gathers[k].from, u = s->entry[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->node[u].id]);
+        earliest = earliest > used[u] ? earliest : used[u];
+        gathers[k].to = x;
+        for (int y = x;
+             y-- > earliest && before[y + 1] > gathers[k].latest && live[y] + bytes <= most;) {
+            live[y] += bytes;
+            gathers[k].to = y;
         }
-        if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
-            d->kind_bytes[GCKPT_BYTES_PADDING] +=
-                b->size - full / (size_t)gckpti_ranks_of(p->g->store);
+        moved += gathers[k].to < x;
+        earliest = gathers[k].to;
+        used[u] = s->value_end[x] + 1;
     }
+    return moved;
 }
 
-/* Sets the numbers of a plan, and adds the padding in a rank's shards of values and state. */
-static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
+/* Lowers p->best with gathers moved. Returns 0 if none moves or it is out of memory. */
+static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result *result)
 {
-    plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = gckpti_ranks_of(p->g->store);
-    plan->shard = p->g->store->shard;
-    plan->comm_cost = p->desc->ranks.link_cost;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
-            continue;
-        const int state = plan->params[plan->nodes[i].index].slots;
-        const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-        plan->kind_bytes[GCKPT_BYTES_PADDING] +=
-            (size_t)(gckpti_is_gathered(p, t) + state) *
-            (shard - gckpti_f32_bytes(t) / (size_t)plan->ranks);
+    const gckpti_schedule *s = &p->best.sched;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->temp);
+    gckpti_gather *list = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *list);
+    uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, list, before), next = 0, passed = 0;
+    if (!n || !gckpti_move_gathers(p, list, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->entry[x];
+        for (; next < n && list[next].to == x; next++)
+            gckpti_emit(p, s->entry[list[next].from]);
+        if (passed < n && list[passed].from == x)
+            passed++;
+        else if (i >= 0 || p->node[~i].backward_index < p->body_backwards)
+            gckpti_emit(p, i);
+    }
+    *result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
+    p->entry_count = 0;
+    return !p->failed;
+}
+
+/* If ranks.overlap is nonzero, replaces p->best by a plan whose gathers begin earlier, to finish
+ * before their first readers, if it fits into the budget or, without one, the bytes of p->best. */
+static void gckpti_prefetch_gathers(gckpti_planner *p)
+{
+    const size_t budget = p->desc->budget;
+    const size_t arena = budget ? budget - gckpti_resident_bytes(p, NULL) : p->best.arena;
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    int tries = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (; tries > 0 && gckpti_lower_prefetched(p, most, &result); tries--) {
+        if (result == GCKPT_OK)
+            result = gckpti_place_buffers(p);
+        if (result != GCKPT_OK)
+            return;
+        if (p->lowered.arena <= arena) {
+            gckpti_keep_lowered(p);
+            return;
+        }
+        most -= p->lowered.arena - arena < most ? p->lowered.arena - arena : most;
     }
 }
 
 GCKPTI_PASSES(dist)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
+    const int vranks = p->desc->ranks.virtual_ranks;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
+    case GCKPTI_PASS_CHOSEN: gckpti_prefetch_gathers(p); break;
     case GCKPTI_PASS_ENCODED:
-        gckpti_encode_dist(p, &e->plan);
-        e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
-        e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
+        if (vranks > 1) { /* the bits of results depend on their number */
+            e->plan.virtual_ranks = vranks;
+            e->plan.hash = gckpti_fnv_number(e->plan.hash, (uint64_t)vranks);
+        }
+        e->plan.ranks = gckpti_ranks_of(p->g->store);
+        e->plan.shard = p->g->store->shard;
     }
     switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
     case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;

@@ -10,6 +10,9 @@
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
+/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
+#define gckpti_is_data_parallel(p) ((p)->ranks > 1 && (p)->virtual_ranks >= (p)->ranks)
+
 #ifndef GCKPT_NO_RANKS
 /* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
 #define gckpti_needs_peers(p) ((p)->ranks > 1)
@@ -41,12 +44,6 @@ GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p);
 /* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
 GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u);
 
-/* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
-static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
-{
-    return p->virtual_ranks > 1 ? gckpti_fnv_number(hash, (uint64_t)p->virtual_ranks) : hash;
-}
-
 /* Returns the elements of values (slot < 0) or a state for which a store has memory. */
 #define gckpti_planned_capacity(p, n, slot)                                                        \
     gckpti_shard_from(n, 0, (p)->ranks, (p)->shard,                                                \
@@ -58,7 +55,6 @@ static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
 #define gckpti_rows_left(p, rows)           ((rows) % (p)->rows)
 #define gckpti_counted_rows(p)              ((uint64_t)(p)->batch)
 #define gckpti_price_gather(p, i, u)        ((void)0)
-#define gckpti_finish_hash(p, hash)         (hash)
 #define gckpti_planned_capacity(p, n, slot) (n)
 #endif
 
@@ -86,13 +82,8 @@ static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gck
     return gckpti_transfer_cost(p->desc->ranks.link_cost,
                                 (int64_t)(gckpti_value_bytes(p, t) - shard));
 }
-
-/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
- * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
-GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
-#define gckpti_is_gathered(p, t)          0
-#define gckpti_gather_transfer(p, t)      0
-#define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
+#define gckpti_is_gathered(p, t)     0
+#define gckpti_gather_transfer(p, t) 0
 #endif
 #endif /* GCKPT_SMALL */

@@ -11,7 +11,7 @@ GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t 
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
+    if (p && gckpti_is_data_parallel(p) && rank >= 0 && rank < p->ranks) {
         const int64_t n = p->virtual_ranks / p->ranks;
         begin = gckpti_vrank_begin(p, end, rank * n);
         end = gckpti_vrank_begin(p, end, (rank + 1) * n);

@@ -1,7 +1,7 @@
 #ifndef GCKPT_NO_RANKS
 #include "store/store.h"
 
-/* ---- shards ---- */
+/* ---- shards of parameters, and the call that divides a store ---- */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
 {
     const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
@@ -34,18 +34,32 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-/* Returns the bytes of a part of a parameter's values or of a state. */
-static size_t gckpti_part_bytes(const gckpt_store *s, const gckpti_param *q)
+GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
 {
-    return (size_t)gckpti_shard_of(q->p.elements, 0, gckpti_ranks_of(s)).capacity * sizeof(float);
-}
-
-/* Sets first and count: the elements of a parameter that this rank updates. */
-static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
-{
-    const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, gckpti_ranks_of(s), s->shard, GCKPT_SHARD_STATE);
-    p->first = shard.first;
-    p->count = shard.count;
+    if (ranks < 1 || (ranks & (ranks - 1)) || rank < 0 || rank >= ranks ||
+        (unsigned)shard > GCKPT_SHARD_VALUES)
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            "ranks: rank %i of %i, shard %i: the number of ranks must be a power of two, the rank "
+            "less than it and not negative, and shard a gckpt_shard",
+            rank, ranks, (int)shard);
+    for (size_t i = 0; store && i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        if ((gckpti_has_values(q) && (!q->external || store->bound)) || gckpti_state_slots(q))
+            return gckpti_error(store, GCKPT_E_ARG,
+                                "ranks: \"%s\" has values or state already; call gckpt_store_ranks "
+                                "before gckpt_exec_new, gckpt_store_get and loading make them",
+                                q->p.name);
+    }
+    if (!store)
+        return GCKPT_E_ARG;
+    store->rank = rank;
+    store->peers = ranks - 1;
+    store->shard = ranks > 1 ? shard : GCKPT_SHARD_NONE;
+    for (size_t i = 0; i < store->count; i++) {
+        gckpti_param *q = &store->params[i];
+        q->p.count = gckpti_part_of(store, q, 0, &q->p.first);
+    }
+    return gckpti_ok(store);
 }
 #endif

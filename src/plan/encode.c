@@ -274,6 +274,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_lowered *d = &p->best;
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
+    (void)gckpti_pass(p, GCKPTI_PASS_CHOSEN, NULL);
     gckpti_scratch_clear(&p->temp);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;

@@ -82,7 +82,7 @@ typedef enum {
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
-    GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
+    GCKPTI_PASS_CHOSEN,       /* p->best is the plan to encode; it may be lowered again */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
 } gckpti_plan_stage;
 

@@ -279,11 +279,14 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     d->peak = d->peak_estimate > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : d->peak;
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
+        int kind = gckpti_bytes_kinds[b->kind];
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id]))
+            kind = GCKPT_BYTES_GATHERED;
         if (b->start <= peak && peak <= b->end)
-            d->kind_bytes[gckpti_bytes_kinds[b->kind]] += b->size;
+            d->kind_bytes[kind] += b->size;
     }
     if (d->peak < SIZE_MAX)
-        return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);
+        return GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
                         "plan: the step arena would need %g bytes, more than "
                         "this machine can address; use fewer rows or another mode",

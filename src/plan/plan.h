@@ -107,7 +107,7 @@ GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p);
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if the process needs only its part of the sum. */
+     * first. REDUCE: accumulate is 1 if a part of the sum suffices; UPDATE: if it reads one. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter; NEXT, BARRIER: 0 */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -193,7 +193,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; of that and the ops that run */       \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
-    X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
+    X(uint64_t, host_cost) X(int64_t, batch) X(int64_t, rows)                                      \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser)                                              \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \

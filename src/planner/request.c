@@ -61,10 +61,8 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
         *result = GCKPT_E_MEMORY;
     if (!best || *result != GCKPT_OK)
         return NULL;
-    *result = gckpti_prefetch_gathers(best, budget ? arena : best->best.arena);
-    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
-    if (!plan && *result == GCKPT_OK)
-        *result = GCKPT_E_MEMORY;
+    gckpt_plan *plan = gckpti_encode_plan(best, mode);
+    *result = plan ? GCKPT_OK : GCKPT_E_MEMORY;
     return plan;
 }
 

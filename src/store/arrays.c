@@ -4,10 +4,9 @@
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return i && q->p.state_bytes           ? q->p.state_bytes
-           : gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
-           : i                           ? (size_t)q->p.elements * sizeof(float)
-                                         : gckpti_values_bytes(&q->p);
+    return i && q->p.state_bytes                      ? q->p.state_bytes
+           : i || gckpti_is_part(s, q, GCKPTI_VALUES) ? gckpti_part_bytes(s, q, i - 1)
+                                                      : gckpti_values_bytes(&q->p);
 }
 
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)

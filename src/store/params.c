@@ -83,14 +83,13 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
         gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
-    q.p.elements = q.p.count = (int64_t)n;
+    q.p.elements = (int64_t)n;
     q.p.name = copy;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    if (gckpti_has_peers(s))
-        gckpti_set_update_part(s, &q.p);
+    q.p.count = gckpti_part_of(s, &q, 0, &q.p.first);
     q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
     gckpti_index_names(s, old_capacity < s->capacity);

@@ -40,9 +40,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
  * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
- * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
- * infinities in trained parameters, and both in gradients before the first update. Then nothing is
- * changed, except if the update itself made the value, or in plans that update in the backward. */
+ * frozen, as in a mask, only a NaN is an error. Before it begins, a step refuses NaN in a feed,
+ * parameter or constant, and infinities in trained parameters, which the last update may have
+ * made; before the first update, both in gradients (not if the plan updates in the backward).
+ * Then nothing is changed. */
 #define GCKPT_DEBUG_FINITE 16u
 #ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of values that stay between steps +

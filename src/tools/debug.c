@@ -232,27 +232,16 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
                                     : "all it read is finite; ");
 }
 
-/* Checks a parameter's gradient before its update or, if `done`, its new values and state. */
-static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+/* Checks a parameter's gradient before its update. */
+static gckpt_result gckpti_check_finite_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN | GCKPTI_KIND_INF);
     gckpt_update_pass pass;
-    int id = p->params[ins->id].node;
     gckpti_init_pass(e, ins, &pass);
-    if (!done)
-        gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
-    const int slots = q->p.state_bytes ? 0 : p->params[ins->id].slots;
-    int slot = done ? -1 : slots;
-    for (; slot < slots && scan.id < 0; slot++)
-        gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
-                          pass.elements, id, 0);
+    gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, e->plan->params[ins->id].node, 1);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done      ? "the batch"
-                      : slot > 0 ? "the update's optimiser state"
-                                 : "the update";
-    return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
+    return gckpti_report_scan(e, &scan, "the batch", "", "");
 }
 
 /* Reports NaNs in parameters, constants and the feeds of `rows` further rows, and infinities in
@@ -287,8 +276,8 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
                 p->names + node->name, e->step.row_end + scan.element / row, scan.element % row);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
-                                "finite: \"%s\" is %g at position %I: an earlier step, or "
-                                "what was loaded or set, made it so",
+                                "finite: \"%s\" is %g at position %I: an earlier update "
+                                "(lower lr, or clip), or what was loaded or set, made it so",
                                 gckpti_planned_name(p, id), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
@@ -300,18 +289,15 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* Runs the checks that follow instruction x. */
-static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the checks that follow an instruction. */
+static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins, unsigned debug)
 {
-    const unsigned debug = gckpti_debug(e);
     const int x = (int)(ins - e->plan->ins);
     gckpt_result result = GCKPT_OK;
     if (debug & GCKPT_DEBUG_RECOMPUTE)
         result = gckpti_check_recompute(e, ins);
     if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
-        result = ins->kind != GCKPT_UPDATE ? gckpti_check_finite(e, ins)
-                 : e->update.begun         ? gckpti_check_finite_update(e, ins, 1)
-                                           : GCKPT_OK;
+        result = gckpti_check_finite(e, ins);
     if (debug & GCKPT_DEBUG_POISON) {
         result = gckpti_wait_copies(e, x + 1, result);
         gckpti_poison_dead(e, x);
@@ -342,16 +328,11 @@ GCKPTI_MODULE(debug)
                         debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON,
                         e->plan->arena);
         break;
-    case GCKPTI_ON_REACH:
-        return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
-                   ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
-                   : GCKPT_OK;
-    case GCKPTI_ON_AFTER:
-        return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
+    case GCKPTI_ON_AFTER: return gckpti_debug_instruction(e, (const gckpti_ins *)arg, debug);
     case GCKPTI_ON_GRADIENTS: /* before the first update */
         for (size_t x = 0; x < e->plan->length && finite && result == GCKPT_OK; x++)
             if (e->plan->ins[x].kind == GCKPT_UPDATE)
-                result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
+                result = gckpti_check_finite_gradient(e, &e->plan->ins[x]);
         break;
     case GCKPTI_ON_SUCCESS:
         if (debug & GCKPT_DEBUG_MEASURE)

@@ -213,8 +213,6 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     if (result == GCKPT_OK)
         result = gckpti_place_buffers(&p);
     gckpti_keep_lowered(&p);
-    if (result == GCKPT_OK)
-        result = gckpti_prefetch_gathers(&p, p.best.arena);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next =

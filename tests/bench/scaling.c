@@ -110,7 +110,7 @@ int main(int argc, char **argv)
             waited = watch.waited;
         }
     }
-    if (gckpt_gather_hash(b.exec, &hash) != GCKPT_OK)
+    if (gckpt_gather_values(b.exec, -1, NULL, &hash) != GCKPT_OK)
         return fail(gckpt_error_text(b.exec));
     const double least = 8e-6 * (double)parameters * (ranks.size - 1) / ranks.size;
     if (ranks.rank == 0) {

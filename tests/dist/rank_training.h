@@ -373,7 +373,7 @@ static inline void train(ranks_world *w, int rank, void *context)
         take_steps(e, &t->m[rank], t, rank);
     if (e && o->failed < 2) {
         o->offloaded = gckpt_plan_describe(t->plan).offloaded;
-        o->hashed = t->s.ranks > 1 ? gckpt_gather_hash(e, &o->hash) : GCKPT_OK;
+        o->hashed = t->s.ranks > 1 ? gckpt_gather_values(e, -1, NULL, &o->hash) : GCKPT_OK;
         o->hash = t->s.ranks > 1 ? o->hash : gckpt_store_hash(store);
         o->measured = gckpt_bytes_measured(e);
         o->sent = gckpt_exec_bytes_sent(e);

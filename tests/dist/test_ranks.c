@@ -274,7 +274,7 @@ static void run_query(ranks_world *w, int rank, void *context)
     if (a->result == GCKPT_OK)
         a->result = gckpt_forward(f, feeds, feeds_of(&m, &s, 0, first, feeds), ROWS, &a->forward);
     if (a->result == GCKPT_OK && q->ranks > 1)
-        a->result = gckpt_gather_values(f, gckpt_store_find(m.s, "table"), a->table);
+        a->result = gckpt_gather_values(f, gckpt_store_find(m.s, "table"), a->table, NULL);
     else if (gckpt_store_get(m.s, gckpt_store_find(m.s, "table"), &table) == GCKPT_OK)
         memcpy(a->table, table.values, sizeof a->table);
     util_free(e, p, NULL, NULL);

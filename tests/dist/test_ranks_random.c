@@ -58,7 +58,7 @@ static void train(ranks_world *w, int rank, void *context)
         r->result = g ? GCKPT_OK : GCKPT_E_ARG;
     }
     if (r->result == GCKPT_OK && w->size > 1)
-        r->result = gckpt_gather_hash(r->e, &r->hash);
+        r->result = gckpt_gather_values(r->e, -1, NULL, &r->hash);
     else
         r->hash = gckpt_store_hash(r->s);
     if (r->result != GCKPT_OK)

@@ -114,7 +114,7 @@ static void test_one_process_only(void)
     float values[80 * 70];
     CHECK_MSG(e != NULL, "%s", gckpt_error_text(m.s));
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "only with one virtual rank");
-    fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
+    fails(gckpt_gather_values(e, 1, values, NULL), GCKPT_E_ARG, e, "index 1");
     /* how often each instruction was returned by gckpt_next_instruction before it ran, in each micro-batch */
     int seen[64] = { 0 };
     gckpt_instruction next, at;
@@ -130,7 +130,7 @@ static void test_one_process_only(void)
     CHECK(gckpt_error(e) == GCKPT_OK && gckpt_next_instruction(e).id == -1);
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
     fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
-    fails(gckpt_gather_hash(e, NULL), GCKPT_E_ARG, e, "under way");
+    fails(gckpt_gather_values(e, -1, NULL, NULL), GCKPT_E_ARG, e, "under way");
     silent = 1;
     gckpt_result result = GCKPT_MORE;
     while (result == GCKPT_MORE)
@@ -152,13 +152,14 @@ static void test_gathers_alone(void)
     gckpt_parameter w;
     float values[80 * 70];
     uint64_t hash = 1;
-    CHECK(gckpt_store_get(m.s, 0, &w) == GCKPT_OK && gckpt_gather_values(e, 0, values) == GCKPT_OK);
+    CHECK(gckpt_store_get(m.s, 0, &w) == GCKPT_OK && gckpt_gather_values(e, 0, values, NULL) == GCKPT_OK);
     CHECK(!memcmp(values, w.values, sizeof values));
-    CHECK(gckpt_gather_hash(e, &hash) == GCKPT_OK && hash == gckpt_store_hash(m.s));
-    fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
-    fails(gckpt_gather_values(e, -1, values), GCKPT_E_ARG, e, "index -1");
+    CHECK(gckpt_gather_values(e, -1, NULL, &hash) == GCKPT_OK && hash == gckpt_store_hash(m.s));
+    fails(gckpt_gather_values(e, 1, values, NULL), GCKPT_E_ARG, e, "index 1");
+    fails(gckpt_gather_values(e, -1, values, NULL), GCKPT_E_ARG, e, "index -1");
+    fails(gckpt_gather_values(e, -2, NULL, &hash), GCKPT_E_ARG, e, "index -2");
     CHECK(gckpt_exec_bytes_sent(e) == 0 && gckpt_exec_bytes_sent(NULL) == 0);
-    CHECK(gckpt_gather_hash(NULL, &hash) == GCKPT_E_ARG && gckpt_gather_values(NULL, 0, values) == GCKPT_E_ARG);
+    CHECK(gckpt_gather_values(NULL, -1, NULL, &hash) == GCKPT_E_ARG && gckpt_gather_values(NULL, 0, values, NULL) == GCKPT_E_ARG);
     gckpt_exec_free(e);
     gckpt_plan_free(p);
     end(&m);
@@ -229,7 +230,7 @@ static void test_ranks_later(void)
         gckpt_result result = k < 2 ? gckpt_step(e, feeds, 2, 8, &hyper, NULL) : GCKPT_MORE;
         while (result == GCKPT_MORE)
             result = gckpt_run_some(e, 1, NULL);
-        CHECK_MSG(result == GCKPT_OK && gckpt_gather_hash(e, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+        CHECK_MSG(result == GCKPT_OK && gckpt_gather_values(e, -1, NULL, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
         gckpt_exec_free(e);
         fails(gckpt_store_ranks(m.s, 1, 2, GCKPT_SHARD_STATE), GCKPT_E_ARG, m.s, "before gckpt_exec_new");
         gckpt_plan_free(p);

@@ -581,7 +581,7 @@ static void rank_body(ranks_world *w, int rank, void *context)
     if (m->saved != GCKPT_OK && t->lost < 0)
         return;
     train(m, first, rows, t->after);
-    gckpt_gather_hash(m->e, &m->hash);
+    gckpt_gather_values(m->e, -1, NULL, &m->hash);
 }
 
 static void run(ranks_world *w, training *t)

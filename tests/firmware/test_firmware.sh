@@ -195,8 +195,7 @@ if [ -n "$WIDE$ALL_PROGRAMS" ] && [ "$sections" != -Os ] && command -v nm > /dev
     check "device has all its constants in read-only memory" \
         sh -c "! grep -E '[^RrTt] (small|gckpti_(small|op)_[a-z_0-9]*)$' $work/symbols"
     check "device links nothing for ranks and virtual ranks" \
-        none_of "$work/symbols" none src/dist/store.c src/dist/group.c src/dist/exchange.c src/dist/micro_batches.c src/dist/plan.c \
-            src/dist/prefetch.c
+        none_of "$work/symbols" none src/dist/shards.c src/dist/group.c src/dist/exchange.c src/dist/micro_batches.c src/dist/plan.c
     check "device links no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 

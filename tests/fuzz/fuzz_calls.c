@@ -530,8 +530,7 @@ static void check_plan(const gckpt_plan *p, const gckpt_graph *g, const gckpt_pl
     MUST(!d->budget || gckpt_plan_bytes(p) <= d->budget, "over the budget: %lu, %lu",
          (unsigned long)gckpt_plan_bytes(p), (unsigned long)d->budget);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
-        kinds +=
-            i == GCKPT_BYTES_TABLES || i == GCKPT_BYTES_PADDING ? 0 : gckpt_plan_kind_bytes(p, i);
+        kinds += i == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(p, i);
     MUST(kinds == gckpt_plan_bytes(p) - info.arena + info.peak,
          "kinds add up to %lu", (unsigned long)kinds);
     MUST(info.proven_cost <= info.cost || d->mode == GCKPT_INFERENCE,
@@ -1388,7 +1387,7 @@ static void getters(int command)
         MUST(isa_name(gckpt_exec_isa(execs[x].e)), "isa");
         gckpt_next_instruction(execs[x].e), gckpt_exec_bytes_sent(execs[x].e), gckpt_bytes_measured(execs[x].e);
         if (!execs[x].under_way && hash_of(stores[execs[x].of.store].s) &&
-            gckpt_gather_hash(execs[x].e, &hash) == GCKPT_OK)
+            gckpt_gather_values(execs[x].e, -1, NULL, &hash) == GCKPT_OK)
             MUST(hash == gckpt_store_hash(stores[execs[x].of.store].s), "hashes");
         if (!execs[x].under_way) {
             static float all[1 << 14];
@@ -1396,7 +1395,7 @@ static void getters(int command)
             const int index = whole(&in, 12);
             if (gckpt_store_peek(stores[execs[x].of.store].s, index, &p) != GCKPT_OK ||
                 p.elements <= 1 << 14)
-                gckpt_gather_values(execs[x].e, index, all);
+                gckpt_gather_values(execs[x].e, index, all, NULL);
         }
     }
     /* NULL */

@@ -76,7 +76,7 @@ static void train(ranks_world *w, int rank, void *context)
             r->result = gckpt_step(r->e, f, r->feeds, t->rows, &h, &r->report[i]);
     }
     if (w && r->result == GCKPT_OK)
-        r->result = gckpt_gather_hash(r->e, &r->hash);
+        r->result = gckpt_gather_values(r->e, -1, NULL, &r->hash);
     else if (!w)
         r->hash = gckpt_store_hash(r->s);
     if (w && t->saves)

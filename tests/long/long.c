@@ -304,7 +304,7 @@ static void rank_body(ranks_world *world, int rank, void *context)
         run_to(&t, v->end, rank);
     if (!t.failed && gckpt_ranks_save(t.e[0], path) != GCKPT_OK)
         fail(&t, "save by ranks", t.e[0]);
-    if (!t.failed && gckpt_gather_hash(t.e[0], &v->hash[rank]) != GCKPT_OK)
+    if (!t.failed && gckpt_gather_values(t.e[0], -1, NULL, &v->hash[rank]) != GCKPT_OK)
         fail(&t, "hash", t.e[0]);
     close_training(&t);
 }

@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 20 || GCKPT_CONTRACT != 5
+#if GCKPT_PLAN_FORMAT != 21 || GCKPT_CONTRACT != 5
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -116,10 +116,9 @@ const gckpt_plan plan = {
     UINT64_C(139752), /* proven_cost */
     UINT64_C(0), /* hidden */
     UINT64_C(0), /* host_cost */
-    UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    20, /* format */
+    21, /* format */
     5, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
@@ -158,7 +157,7 @@ const gckpt_plan plan = {
 #else
     8,
 #endif
-    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0, 0 },
+    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0 },
     gckpti_plan_nodes,
 #ifdef GCKPT_SMALL
     NULL,
