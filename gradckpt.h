@@ -138,17 +138,17 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1194
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1193
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1242
- *     >>store     parameters and optimiser state, however they are stored                     1579
+ *     >>store     parameters and optimiser state, however they are stored                     1559
  *     >>graph     tensors, views, segments, gckpt_apply                                        580
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4737
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4694
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2215
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              846
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4553
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              842
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4496
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        437
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2718
@@ -165,7 +165,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         5  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      20 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      21 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -417,7 +417,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * this process has only a part of them (gckpt_gather_hash). */
+ * this process has only a part of them (gckpt_gather_values). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -1065,8 +1065,7 @@ typedef struct {
  * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
  * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
  * In gckpt_plan_kind_bytes, GCKPT_BYTES_REDUCTION counts partial sums of virtual ranks and receive
- * buffers, _GATHERED gathered values of sharded parameters (both in the arena), and _PADDING the
- * padding of shards, which other kinds count already. Rajbhandari et al. 2020. */
+ * buffers, _GATHERED gathered values of sharded parameters. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -1142,11 +1141,10 @@ struct gckpt_transport {
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 
-/* Collective calls of all ranks, between steps: gckpt_gather_values writes all values of parameter
- * `index` to `to` (NULL on ranks that do not need them); gckpt_gather_hash returns the hash that
- * gckpt_store_hash returns in one process. */
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
+/* A collective call of all ranks, between steps. Writes all values of parameter `index` to `to`
+ * (NULL on ranks that do not need them), and their hash to *hash (may be NULL; 0 after an error).
+ * With index -1 and `to` NULL, the hash is what gckpt_store_hash returns in one process. */
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to, uint64_t *hash);
 /* Returns the bytes sent to other ranks so far by exchanges. */
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
@@ -1300,8 +1298,7 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_REDUCTION,
-    GCKPT_BYTES_GATHERED,
-    GCKPT_BYTES_PADDING,    /* gckpt_shard explains these three */
+    GCKPT_BYTES_GATHERED,   /* gckpt_shard explains these two */
     GCKPT_BYTES_HOST_STATE, /* not in gckpt_plan_bytes: gckpt_offload_options.state */
     GCKPT_BYTES_KINDS
 };
@@ -1440,9 +1437,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
  * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
- * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
- * infinities in trained parameters, and both in gradients before the first update. Then nothing is
- * changed, except if the update itself made the value, or in plans that update in the backward. */
+ * frozen, as in a mask, only a NaN is an error. Before it begins, a step refuses NaN in a feed,
+ * parameter or constant, and infinities in trained parameters, which the last update may have
+ * made; before the first update, both in gradients (not if the plan updates in the backward).
+ * Then nothing is changed. */
 #define GCKPT_DEBUG_FINITE 16u
 #ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of values that stay between steps +
@@ -2781,10 +2779,9 @@ typedef struct {
     gckpti_item_range range[GCKPTI_RANGES];
 } gckpti_parallel_loop;
 
-/* Claims `chunk` items at a time until none is left, first those of the thread's range; `polls`:
- * calls poll after each chunk. */
-static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread,
-                               int polls)
+/* Claims `chunk` items at a time until none is left, first those of the thread's range. Thread 0,
+ * the one that runs the step, polls after each chunk. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64_t thread)
 {
     for (int64_t k = 0; k < loop->ranges; k++) {
         gckpti_item_range *range = &loop->range[(thread + k) % loop->ranges];
@@ -2792,7 +2789,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64
         while ((i = __atomic_fetch_add(&range->next, loop->chunk, __ATOMIC_RELAXED)) < range->end) {
             for (end = range->end - i < loop->chunk ? range->end : i + loop->chunk; i < end; i++)
                 loop->body(loop->context, i, worker);
-            if (polls)
+            if (thread == 0 && loop->runner->poll)
                 loop->runner->poll(loop->runner->poll_context);
         }
     }
@@ -2801,7 +2798,7 @@ static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int64
 /* Runs a worker on one of the program's own threads. */
 static void gckpti_run_worker(void *loop, int64_t worker)
 {
-    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker, 0);
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, worker + 1);
 }
 #endif
 
@@ -2830,14 +2827,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_workers(gckpti_team *team, int64_t thread, int polls)
+static void gckpti_team_run_workers(gckpti_team *team, int64_t thread)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        gckpti_claim_items(team->loop, unclaimed - 1, thread, polls);
+        gckpti_claim_items(team->loop, unclaimed - 1, thread);
         done++;
     }
     if (done)
@@ -2884,7 +2881,7 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team, int thread)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_workers(team, thread, 0);
+            gckpti_team_run_workers(team, thread);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -2908,7 +2905,7 @@ static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64
     team->busy = 1;
     __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
     __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
-    gckpti_team_run_workers(team, 0, loop->runner->poll != NULL);
+    gckpti_team_run_workers(team, 0);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
@@ -2930,7 +2927,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         for (int64_t r = 0; r < loop.ranges; r++)
             loop.range[r].next = r * items / loop.ranges,
             loop.range[r].end = (r + 1) * items / loop.ranges;
-        int polls = runner->poll != NULL;
+        int64_t thread = 0;
         if (workers > 1 && runner->parallel_for) {
             runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
             return;
@@ -2940,9 +2937,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
             gckpti_team_run(runner->team, &loop, workers);
             return;
         }
-        polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
+        thread = runner->team && runner->team->busy; /* then perhaps another one */
 #endif
-        gckpti_claim_items(&loop, 0, 0, polls);
+        gckpti_claim_items(&loop, 0, thread);
         return;
     }
 #endif
@@ -4405,6 +4402,9 @@ static inline int gckpti_is_sharded(gckpti_shard_range shard)
 }
 /* Returns 1 if the store has only a part of values (slot < 0) or of a state. */
 #define gckpti_is_part(s, q, slot) gckpti_is_sharded(gckpti_array_shard(s, q, slot))
+/* Returns the bytes that the store has for a float array. */
+#define gckpti_part_bytes(s, q, slot)                                                              \
+    ((size_t)gckpti_array_shard(s, q, slot).capacity * sizeof(float))
 /* Returns the number of elements of an array that the store has; *first is the first of them. */
 static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q, int slot,
                                      int64_t *first)
@@ -4413,15 +4413,11 @@ static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q
     *first = shard.first;
     return shard.count;
 }
-/* Returns 1 if other processes have the rest of the arrays. */
-#define gckpti_has_peers(s) ((s)->peers > 0)
 static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 #else
 #define gckpti_is_part(s, q, slot)        ((void)(s), 0)
 #define gckpti_part_of(s, q, slot, first) ((void)(s), *(first) = 0, (q)->p.elements)
-#define gckpti_has_peers(s)               0
-#define gckpti_part_bytes(s, q)           0
-#define gckpti_set_update_part(s, p)      ((void)0)
+#define gckpti_part_bytes(s, q, slot)     ((size_t)(q)->p.elements * sizeof(float))
 #endif
 
 /* >>quant/kinds */
@@ -4775,70 +4771,14 @@ GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values)
 }
 #endif
 
-/* >>dist/shards */
-#ifndef GCKPT_NO_RANKS
-
-/* ---- shards ---- */
-/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
- * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
- * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
-{
-    const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
-    int64_t low = 0, high = blocks;
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        *(rank & bit ? &low : &high) = middle;
-    }
-    gckpti_shard_range shard = { gckpti_min(low * block, elements), 0, 0, elements };
-    shard.count = gckpti_min(high * block, elements) - shard.first;
-    shard.capacity = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
-    return shard;
-}
-
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
-                                               gckpt_shard shard, gckpt_shard min_level)
-{
-    const gckpti_shard_range full = { 0, elements, elements, elements };
-    if (shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
-        return full;
-    return gckpti_shard_of(elements, rank, ranks);
-}
-
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
-                                                int slot)
-{
-    const int full = slot < 0 && (q->external || gckpti_is_compressed((int)q->p.storage));
-    return gckpti_shard_from(q->p.elements, s->rank, gckpti_ranks_of(s),
-                             full ? GCKPT_SHARD_NONE : s->shard,
-                             slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
-}
-
-/* Returns the bytes of a part of a parameter's values or of a state. */
-static size_t gckpti_part_bytes(const gckpt_store *s, const gckpti_param *q)
-{
-    return (size_t)gckpti_shard_of(q->p.elements, 0, gckpti_ranks_of(s)).capacity * sizeof(float);
-}
-
-/* Sets first and count: the elements of a parameter that this rank updates. */
-static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
-{
-    const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, gckpti_ranks_of(s), s->shard, GCKPT_SHARD_STATE);
-    p->first = shard.first;
-    p->count = shard.count;
-}
-#endif
-
 /* >>store/arrays */
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return i && q->p.state_bytes           ? q->p.state_bytes
-           : gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
-           : i                           ? (size_t)q->p.elements * sizeof(float)
-                                         : gckpti_values_bytes(&q->p);
+    return i && q->p.state_bytes                      ? q->p.state_bytes
+           : i || gckpti_is_part(s, q, GCKPTI_VALUES) ? gckpti_part_bytes(s, q, i - 1)
+                                                      : gckpti_values_bytes(&q->p);
 }
 
 /* Frees values that the store owns. */
@@ -5402,14 +5342,13 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
         gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
-    q.p.elements = q.p.count = (int64_t)n;
+    q.p.elements = (int64_t)n;
     q.p.name = copy;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    if (gckpti_has_peers(s))
-        gckpti_set_update_part(s, &q.p);
+    q.p.count = gckpti_part_of(s, &q, 0, &q.p.first);
     q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
     gckpti_index_names(s, old_capacity < s->capacity);
@@ -5459,8 +5398,44 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 
 GCKPTI_COLD_END
 
-/* >>dist/store */
+/* >>dist/shards */
 #ifndef GCKPT_NO_RANKS
+
+/* ---- shards of parameters, and the call that divides a store ---- */
+/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
+ * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
+ * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
+GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
+{
+    const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
+    int64_t low = 0, high = blocks;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    gckpti_shard_range shard = { gckpti_min(low * block, elements), 0, 0, elements };
+    shard.count = gckpti_min(high * block, elements) - shard.first;
+    shard.capacity = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
+    return shard;
+}
+
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level)
+{
+    const gckpti_shard_range full = { 0, elements, elements, elements };
+    if (shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
+        return full;
+    return gckpti_shard_of(elements, rank, ranks);
+}
+
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot)
+{
+    const int full = slot < 0 && (q->external || gckpti_is_compressed((int)q->p.storage));
+    return gckpti_shard_from(q->p.elements, s->rank, gckpti_ranks_of(s),
+                             full ? GCKPT_SHARD_NONE : s->shard,
+                             slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
+}
 
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
 {
@@ -5484,8 +5459,10 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     store->rank = rank;
     store->peers = ranks - 1;
     store->shard = ranks > 1 ? shard : GCKPT_SHARD_NONE;
-    for (size_t i = 0; i < store->count; i++)
-        gckpti_set_update_part(store, &store->params[i].p);
+    for (size_t i = 0; i < store->count; i++) {
+        gckpti_param *q = &store->params[i];
+        q->p.count = gckpti_part_of(store, q, 0, &q->p.first);
+    }
     return gckpti_ok(store);
 }
 #endif
@@ -15474,7 +15451,7 @@ typedef struct {
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if the process needs only its part of the sum. */
+     * first. REDUCE: accumulate is 1 if a part of the sum suffices; UPDATE: if it reads one. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter; NEXT, BARRIER: 0 */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -15555,7 +15532,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; of that and the ops that run */       \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
-    X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
+    X(uint64_t, host_cost) X(int64_t, batch) X(int64_t, rows)                                      \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser)                                              \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
@@ -15902,6 +15879,9 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
+/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
+#define gckpti_is_data_parallel(p) ((p)->ranks > 1 && (p)->virtual_ranks >= (p)->ranks)
+
 #ifndef GCKPT_NO_RANKS
 /* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
 #define gckpti_needs_peers(p) ((p)->ranks > 1)
@@ -15926,12 +15906,6 @@ static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t ro
 
 
 
-/* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
-static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
-{
-    return p->virtual_ranks > 1 ? gckpti_fnv_number(hash, (uint64_t)p->virtual_ranks) : hash;
-}
-
 /* Returns the elements of values (slot < 0) or a state for which a store has memory. */
 #define gckpti_planned_capacity(p, n, slot)                                                        \
     gckpti_shard_from(n, 0, (p)->ranks, (p)->shard,                                                \
@@ -15943,7 +15917,6 @@ static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
 #define gckpti_rows_left(p, rows)           ((rows) % (p)->rows)
 #define gckpti_counted_rows(p)              ((uint64_t)(p)->batch)
 #define gckpti_price_gather(p, i, u)        ((void)0)
-#define gckpti_finish_hash(p, hash)         (hash)
 #define gckpti_planned_capacity(p, n, slot) (n)
 #endif
 
@@ -15971,11 +15944,9 @@ static inline uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gck
     return gckpti_transfer_cost(p->desc->ranks.link_cost,
                                 (int64_t)(gckpti_value_bytes(p, t) - shard));
 }
-
 #else
-#define gckpti_is_gathered(p, t)          0
-#define gckpti_gather_transfer(p, t)      0
-#define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
+#define gckpti_is_gathered(p, t)     0
+#define gckpti_gather_transfer(p, t) 0
 #endif
 #endif /* GCKPT_SMALL */
 
@@ -16191,7 +16162,7 @@ typedef enum {
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
-    GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
+    GCKPTI_PASS_CHOSEN,       /* p->best is the plan to encode; it may be lowered again */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
 } gckpti_plan_stage;
 
@@ -16410,7 +16381,7 @@ GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t 
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
+    if (p && gckpti_is_data_parallel(p) && rank >= 0 && rank < p->ranks) {
         const int64_t n = p->virtual_ranks / p->ranks;
         begin = gckpti_vrank_begin(p, end, rank * n);
         end = gckpti_vrank_begin(p, end, (rank + 1) * n);
@@ -18838,11 +18809,14 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     d->peak = d->peak_estimate > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : d->peak;
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
+        int kind = gckpti_bytes_kinds[b->kind];
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id]))
+            kind = GCKPT_BYTES_GATHERED;
         if (b->start <= peak && peak <= b->end)
-            d->kind_bytes[gckpti_bytes_kinds[b->kind]] += b->size;
+            d->kind_bytes[kind] += b->size;
     }
     if (d->peak < SIZE_MAX)
-        return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);
+        return GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
                         "plan: the step arena would need %g bytes, more than "
                         "this machine can address; use fewer rows or another mode",
@@ -18877,314 +18851,6 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     if (p->failed)
         return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
-}
-#endif
-
-#if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
-
-/* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
-/* The buffers of a REDUCE, which adds up a tensor's gradient over virtual ranks, after the last
- * backward of the body that writes it. All fields except id are indices of gradients, or -1. */
-typedef struct {
-    int id;       /* tensor */
-    int partials; /* the first of tree_depth partial sums */
-    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
-    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
-} gckpti_reduction;
-
-typedef struct gckpti_dist_model {
-    int tree_depth;              /* number of partial sums of each reduction */
-    gckpti_reduction *reduction; /* in the order of the backwards that reductions follow */
-    int *first;                  /* by backward_index, and for the end: the first reduction */
-    int *of;                     /* by id: index of its reduction */
-} gckpti_dist_model;
-
-/* Checks the numbers of virtual ranks and ranks. */
-static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
-{
-    const int ranks = gckpti_ranks_of(g->store);
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
-    /* the square of the greatest number fits into 32 bits */
-    const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
-    if (!gckpti_check_ranges(g, "plan", &range, 1))
-        return GCKPT_E_ARG;
-    const char *fault = NULL;
-    if (vranks & (vranks - 1))
-        fault = "plan: desc.ranks.virtual_ranks is %i: must be a power of two";
-    else if (d->mode != GCKPT_INFERENCE && ranks > vranks)
-        fault = "plan: %i virtual ranks, %i ranks: each rank needs at least one: set "
-                "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks";
-    else if (d->mode != GCKPT_INFERENCE && d->optimiser == GCKPT_CUSTOM_OPTIMISER &&
-             d->state_bytes && g->store->shard)
-        fault =
-            "plan: desc.state_bytes is the state of a whole parameter, which ranks cannot share: "
-            "use GCKPT_SHARD_NONE, or floats per element (desc.custom_state)";
-    else if (vranks > 1 && d->update_in_backward)
-        fault = "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-                "complete only when those of all %i virtual ranks are added";
-    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, vranks, ranks, ranks) : GCKPT_OK;
-}
-
-/* Checks the request, and begins the model of a plan of several virtual ranks. */
-static gckpt_result gckpti_start_dist(gckpti_planner *p)
-{
-    const gckpt_result result = gckpti_check_vranks(p->g, p->desc);
-    const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
-    const int local = vranks / gckpti_ranks_of(p->g->store); /* of each rank */
-    const int64_t rows = p->g->rows, batch = p->desc->batch > 0 ? p->desc->batch : rows;
-    p->dist = NULL;
-    if (result != GCKPT_OK || vranks <= 1)
-        return result;
-    p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
-    while (p->dist && local >> p->dist->tree_depth > 1)
-        p->dist->tree_depth++;
-    p->accumulates = (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
-    return GCKPT_OK;
-}
-
-/* Returns whether each rank has only its shard of the gradient of t, a trained parameter. */
-static int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
-}
-
-/* Refuses fetches of gradients of which each rank has only its shard. */
-static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
-{
-    for (int i = 0; i < p->desc->fetch.count; i++) {
-        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
-        if (fetch->gradient && gckpti_has_sharded_gradient(p, fetch->tensor->base))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has only its shard of the gradient of "
-                                "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, fetch->tensor);
-    }
-    return GCKPT_OK;
-}
-
-/* Lists a reduction after each backward of the body that is the last to write some gradient, and
- * marks the gradient's targets. Allocates p->gradient, with space for the buffers of reductions. */
-static void gckpti_list_reductions(gckpti_planner *p)
-{
-    gckpti_dist_model *d = p->dist;
-    const size_t n = (size_t)p->n, gradients = (size_t)p->targets * (size_t)(3 + d->tree_depth);
-    int count = 0;
-    d->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *d->reduction);
-    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards + 1, sizeof(int));
-    d->of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    p->gradient =
-        (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, gradients, sizeof *p->gradient);
-    for (int r = 0; r < p->backwards && !p->failed; r++) {
-        const gckpt_tensor *t = p->tensors[p->node[p->backward[r]].id];
-        for (int i = 0; i < t->inputs && r < p->body_backwards; i++) {
-            const gckpt_tensor *q = t->in[i]->base;
-            const gckpti_reduction sum = { q->id, -1, -1, -1 };
-            if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
-                gckpti_next_write(p, q->id, r) < p->body_backwards)
-                continue;
-            int k = count++; /* the largest comes last: it overlaps the next backward */
-            for (; k > d->first[r] && gckpti_elements(&p->tensors[d->reduction[k - 1].id]->shape) >
-                                          gckpti_elements(&q->shape);
-                 k--)
-                d->reduction[k] = d->reduction[k - 1];
-            d->reduction[k] = sum;
-            for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
-                p->target[k].reduced = gckpti_is_in_body(p, k);
-        }
-        d->first[r + 1] = count;
-        for (int k = d->first[r]; k < count; k++)
-            d->of[d->reduction[k].id] = k;
-    }
-}
-
-/* Adds the partial sums of each reduction, which live through the whole step. */
-static void gckpti_add_partial_sums(gckpti_planner *p)
-{
-    const int depth = p->dist->tree_depth, reductions = p->dist->first[p->backwards];
-    for (int k = 0; k < depth * reductions; k++) {
-        gckpti_reduction *sum = &p->dist->reduction[k / depth];
-        const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
-        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
-        sum->partials = k % depth ? sum->partials : v;
-    }
-}
-
-/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
-static int gckpti_is_scattered(const gckpti_planner *p, int id)
-{
-    int use = p->first_use[id];
-    while (use >= 0 && gckpti_is_in_body(p, use))
-        use = p->target[use].next;
-    return use < 0 && gckpti_has_sharded_gradient(p, p->tensors[id]);
-}
-
-/* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
- * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
-static void gckpti_add_recv_buffers(gckpti_planner *p)
-{
-    const gckpti_dist_model *d = p->dist;
-    for (int r = 0; r < p->body_backwards && p->g->store->peers; r++) {
-        int recv = -1;
-        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
-            gckpti_reduction *sum = &d->reduction[k];
-            const gckpt_tensor *t = p->tensors[sum->id];
-            size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
-            recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
-            gckpti_gradient *buffer = &p->gradient[recv];
-            buffer->kind = GCKPT_BUFFER_REDUCTION;
-            buffer->id = half > buffer->size ? sum->id : buffer->id;
-            buffer->size = half > buffer->size ? half : buffer->size;
-            sum->recv = recv;
-            if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
-                gckpti_is_scattered(p, sum->id)) {
-                size_t bytes = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-                sum->shard = gckpti_gradient_new(p, t, bytes, r);
-                p->gradient[sum->shard].last = p->backwards - 1;
-                p->gradient[p->total[sum->id]].result = sum->shard;
-            }
-        }
-    }
-    for (int r = p->body_backwards, last = r; r-- > 0;) {
-        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
-            const gckpti_reduction *sum = &d->reduction[k];
-            if (sum->recv >= 0)
-                p->gradient[sum->recv].last = last;
-            if (sum->shard >= 0)
-                p->gradient[p->total[sum->id]].last = last;
-        }
-        last = d->first[r + 1] > d->first[r] ? r : last;
-    }
-}
-
-/* Lists the REDUCEs that follow an entry, if it is a backward of the body. */
-static void gckpti_list_reduces(gckpti_planner *p, int entry)
-{
-    const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
-    for (int k = p->dist->first[r]; k < p->dist->first[r + (entry < 0)] && !p->failed; k++) {
-        const int id = p->dist->reduction[k].id;
-        gckpti_add_instruction(&p->lowered, GCKPT_REDUCE, id);
-        p->lowered.ins[p->lowered.length - 1].accumulate =
-            (unsigned char)gckpti_is_scattered(p, id);
-    }
-}
-
-/* Adds the operands of a REDUCE. Its receive buffer and shard begin at the backward before it. */
-static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *at)
-{
-    const gckpti_dist_model *m = p->dist;
-    gckpti_lowered *d = &p->lowered;
-    const gckpti_ins *ins = &d->ins[at->x];
-    if (ins->kind == GCKPT_BACKWARD) {
-        const int r = p->node[~d->sched.entry[at->position]].backward_index;
-        for (int k = m->first[r]; k < m->first[r + 1]; k++) {
-            gckpti_get_or_add_gradient(p, d, m->reduction[k].recv, at->x);
-            gckpti_get_or_add_gradient(p, d, m->reduction[k].shard, at->x);
-        }
-    } else if (ins->kind == GCKPT_REDUCE) {
-        const gckpti_reduction *sum = &m->reduction[m->of[ins->id]];
-        gckpti_add_gradient(p, d, sum->recv, at->x);
-        gckpti_add_gradient(p, d, p->total[ins->id], at->x);
-        gckpti_add_gradient(p, d, sum->shard, at->x);
-        gckpti_add_addends(p, d, ins->id, 1, at->x);
-        for (int k = 0; k < m->tree_depth; k++)
-            gckpti_add_gradient(p, d, sum->partials + k, at->x);
-    }
-}
-
-/* Counts the bytes of gathered values, and of padding in shards of gradients, at the peak. */
-static void gckpti_count_shards(gckpti_planner *p, int peak)
-{
-    gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->peers; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
-        if (b->start > peak || b->end < peak)
-            continue;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])) {
-            d->kind_bytes[GCKPT_BYTES_ACTIVATIONS] -= b->size;
-            d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
-        }
-        if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
-            d->kind_bytes[GCKPT_BYTES_PADDING] +=
-                b->size - full / (size_t)gckpti_ranks_of(p->g->store);
-    }
-}
-
-/* Sets the numbers of a plan, and adds the padding in a rank's shards of values and state. */
-static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
-{
-    plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = gckpti_ranks_of(p->g->store);
-    plan->shard = p->g->store->shard;
-    plan->comm_cost = p->desc->ranks.link_cost;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
-            continue;
-        const int state = plan->params[plan->nodes[i].index].slots;
-        const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-        plan->kind_bytes[GCKPT_BYTES_PADDING] +=
-            (size_t)(gckpti_is_gathered(p, t) + state) *
-            (shard - gckpti_f32_bytes(t) / (size_t)plan->ranks);
-    }
-}
-
-GCKPTI_PASSES(dist)
-{
-    gckpti_encoder *e = (gckpti_encoder *)arg;
-    switch ((int)stage) {
-    case GCKPTI_PASS_START: return gckpti_start_dist(p);
-    case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
-    case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
-    case GCKPTI_PASS_ENCODED:
-        gckpti_encode_dist(p, &e->plan);
-        e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
-        e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
-    }
-    switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
-    case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
-    case GCKPTI_PASS_ACCUMULATORS: gckpti_add_partial_sums(p); break;
-    case GCKPTI_PASS_GRADIENTS: gckpti_add_recv_buffers(p); break;
-    case GCKPTI_PASS_ENTRY:
-        gckpti_list_reduces(p, p->lowered.sched.entry[*(const int *)arg]);
-        break;
-    case GCKPTI_PASS_OPERANDS: gckpti_add_reduce_operands(p, (const gckpti_ins_at *)arg);
-    }
-    return GCKPT_OK;
-}
-
-/* ---- rows of steps, as planned ---- */
-/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
- * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
-GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
-{
-    int64_t least = 0;
-    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
-        const int64_t rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
-        least = rest && (!least || rest < least) ? rest : least;
-    }
-    return least;
-}
-
-/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
-GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
-{
-    const int64_t rows = (p->batch + p->virtual_ranks - 1) / p->virtual_ranks;
-    if (p->virtual_ranks == 1)
-        return (uint64_t)p->batch;
-    return (uint64_t)((rows > p->rows ? rows : p->rows) * gckpti_local_vranks(p));
-}
-
-/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
-GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
-{
-    const uint64_t vranks = (uint64_t)gckpti_local_vranks(p), rows = (uint64_t)p->rows;
-    const uint64_t n = (gckpti_counted_rows(p) / vranks + rows - 1) / rows * vranks;
-    if (p->ranks == 1 || u->once || p->nodes[p->ins[i].id].kind != GCKPTI_PARAM)
-        return;
-    u->once = 1;
-    u->cost = u->cost > UINT64_MAX / n ? UINT64_MAX : u->cost * n;
 }
 #endif
 
@@ -19694,135 +19360,6 @@ GCKPTI_PASSES(schedules)
 GCKPTI_COLD_END
 #endif
 
-/* >>dist/prefetch */
-#ifndef GCKPT_NO_RANKS
-
-/* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
-/* In the model, collectives run one after another and overlap computation, which waits at the first
- * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
-typedef struct {
-    int from, to;    /* position of the gather; position before which it moves */
-    uint64_t latest; /* latest start at which no reader waits */
-} gckpti_gather;
-
-/* Returns the communication cost of entry i if it is a gather, else 0. */
-static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
-{
-    return i < p->prologue || i >= p->nodes ? 0
-                                            : gckpti_gather_transfer(p, p->tensors[p->node[i].id]);
-}
-
-/* Returns the first position after x that reads the value of the entry at x. */
-static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
-{
-    for (int y = x + 1, count; y < s->length; y++)
-        for (const int *edges = gckpti_entry_reads(p, s->entry[y], &count); count-- > 0;)
-            if (edges[count] == s->entry[x])
-                return y;
-    return s->length;
-}
-
-/* Lists the gathers in the body of p->best, with their latest starts. Returns how many there are.
- * before[x]: cost of the computation before position x. */
-static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
-{
-    const gckpti_schedule *s = &p->best.sched;
-    uint64_t deadline = UINT64_MAX; /* latest start of the gather after it */
-    int n = 0;
-    for (int x = 0; x < s->length; x++) {
-        const int i = s->entry[x], u = gckpti_entry_node(p, i);
-        const uint64_t transfer = gckpti_gather_cost(p, i);
-        before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
-        if (transfer)
-            gathers[n++].from = x;
-    }
-    for (int k = n; k-- > 0;) {
-        const int x = gathers[k].from;
-        const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
-        const uint64_t transfer = gckpti_gather_cost(p, s->entry[x]);
-        deadline = deadline < read ? deadline : read;
-        deadline = deadline > transfer ? deadline - transfer : 0;
-        gathers[k].latest = deadline > cost ? deadline - cost : 0;
-    }
-    return n;
-}
-
-/* Moves each gather up to its latest start, as far as live bytes stay within `most`, but not before
- * the previous gather or the last use of the node's previous value. Returns how many move. */
-static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
-                               const uint64_t *before, size_t most)
-{
-    const gckpti_lowered *d = &p->best;
-    const gckpti_schedule *s = &d->sched;
-    int moved = 0, earliest = p->prologue;
-    size_t *live = (size_t *)gckpti_scratch_alloc(&p->temp, (size_t)s->length, sizeof *live);
-    int *used = (int *)gckpti_scratch_alloc(&p->temp, (size_t)p->nodes, sizeof *used);
-    for (int x = 0; x < s->length && !p->failed; x++)
-        for (int y = d->entry_ins[x]; y < d->entry_ins[x + 1]; y++)
-            live[x] = d->live_bytes[y] > live[x] ? d->live_bytes[y] : live[x];
-    for (int k = 0; k < n && !p->failed; k++) {
-        const int x = gathers[k].from, u = s->entry[x];
-        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->node[u].id]);
-        earliest = earliest > used[u] ? earliest : used[u];
-        gathers[k].to = x;
-        for (int y = x;
-             y-- > earliest && before[y + 1] > gathers[k].latest && live[y] + bytes <= most;) {
-            live[y] += bytes;
-            gathers[k].to = y;
-        }
-        moved += gathers[k].to < x;
-        earliest = gathers[k].to;
-        used[u] = s->value_end[x] + 1;
-    }
-    return moved;
-}
-
-/* Lowers p->best with gathers moved. Returns 0 if none moves or it is out of memory. */
-static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result *result)
-{
-    const gckpti_schedule *s = &p->best.sched;
-    const size_t length = (size_t)s->length + 1;
-    gckpti_scratch_clear(&p->temp);
-    gckpti_gather *list = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *list);
-    uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
-    int n = p->failed ? 0 : gckpti_list_gathers(p, list, before), next = 0, passed = 0;
-    if (!n || !gckpti_move_gathers(p, list, n, before, most))
-        return 0;
-    for (int x = p->prologue; x < s->length; x++) {
-        const int i = s->entry[x];
-        for (; next < n && list[next].to == x; next++)
-            gckpti_emit(p, s->entry[list[next].from]);
-        if (passed < n && list[passed].from == x)
-            passed++;
-        else if (i >= 0 || p->node[~i].backward_index < p->body_backwards)
-            gckpti_emit(p, i);
-    }
-    *result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
-    p->entry_count = 0;
-    return !p->failed;
-}
-
-/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
- * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
-GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
-{
-    size_t most = arena;
-    gckpt_result result = GCKPT_OK;
-    for (int iterations = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
-         iterations > 0 && result == GCKPT_OK && gckpti_lower_prefetched(p, most, &result);
-         iterations--) {
-        if (result == GCKPT_OK)
-            result = gckpti_place_buffers(p);
-        if (result == GCKPT_OK && p->lowered.arena <= arena) {
-            gckpti_keep_lowered(p);
-            break;
-        }
-        most -= p->lowered.arena - arena < most ? p->lowered.arena - arena : most;
-    }
-    return p->failed ? GCKPT_E_MEMORY : gckpti_is_too_large(p, result) ? GCKPT_OK : result;
-}
-#endif
-
 /* >>plan/encode */
 #ifndef GCKPT_SMALL
 
@@ -20100,6 +19637,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const gckpti_lowered *d = &p->best;
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
+    (void)gckpti_pass(p, GCKPTI_PASS_CHOSEN, NULL);
     gckpti_scratch_clear(&p->temp);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
@@ -20120,6 +19658,400 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
 }
 
 GCKPTI_COLD_END
+#endif
+
+#if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
+
+/* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
+/* The REDUCE of a tensor's gradient, which adds it up over virtual ranks, after the last backward
+ * of the body that writes it. Its buffers are indices of gradients, or -1. */
+typedef struct {
+    int next;     /* tensor of the next REDUCE after the same backward, or -1 */
+    int partials; /* the first of tree_depth partial sums */
+    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
+    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
+} gckpti_reduction;
+
+typedef struct gckpti_dist_model {
+    int tree_depth;              /* number of partial sums of each reduction */
+    gckpti_reduction *reduction; /* by tensor */
+    int *first; /* by backward_index: tensor of the first REDUCE after that backward, or -1 */
+} gckpti_dist_model;
+
+/* Checks the numbers of virtual ranks and ranks. */
+static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    const int ranks = gckpti_ranks_of(g->store);
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
+    /* the square of the greatest number fits into 32 bits */
+    const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
+    if (!gckpti_check_ranges(g, "plan", &range, 1))
+        return GCKPT_E_ARG;
+    const char *fault = NULL;
+    if (vranks & (vranks - 1))
+        fault = "plan: desc.ranks.virtual_ranks is %i: must be a power of two";
+    else if (d->mode != GCKPT_INFERENCE && ranks > vranks)
+        fault = "plan: %i virtual ranks, %i ranks: each rank needs at least one: set "
+                "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks";
+    else if (d->mode != GCKPT_INFERENCE && d->optimiser == GCKPT_CUSTOM_OPTIMISER &&
+             d->state_bytes && g->store->shard)
+        fault =
+            "plan: desc.state_bytes is the state of a whole parameter, which ranks cannot share: "
+            "use GCKPT_SHARD_NONE, or floats per element (desc.custom_state)";
+    else if (vranks > 1 && d->update_in_backward)
+        fault = "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+                "complete only when those of all %i virtual ranks are added";
+    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, vranks, ranks, ranks) : GCKPT_OK;
+}
+
+/* Checks the request, and begins the model of a plan of several virtual ranks. */
+static gckpt_result gckpti_start_dist(gckpti_planner *p)
+{
+    const gckpt_result result = gckpti_check_vranks(p->g, p->desc);
+    const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    const int local = vranks / gckpti_ranks_of(p->g->store); /* of each rank */
+    const int64_t rows = p->g->rows, batch = p->desc->batch > 0 ? p->desc->batch : rows;
+    p->dist = NULL;
+    if (result != GCKPT_OK || vranks <= 1)
+        return result;
+    p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
+    while (p->dist && local >> p->dist->tree_depth > 1)
+        p->dist->tree_depth++;
+    p->accumulates = (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
+    return GCKPT_OK;
+}
+
+/* Returns whether each rank has only its shard of the gradient of t, a trained parameter. */
+static int gckpti_has_sharded_gradient(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_is_updated(p, t->id) && gckpti_is_sharded(gckpti_update_shard(p, t));
+}
+
+/* Refuses fetches of gradients of which each rank has only its shard. */
+static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
+{
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_fetch_spec *fetch = &p->desc->fetch.specs[i];
+        if (fetch->gradient && gckpti_has_sharded_gradient(p, fetch->tensor->base))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
+                                i, fetch->tensor);
+    }
+    return GCKPT_OK;
+}
+
+/* Lists a reduction after each backward of the body that is the last to write some gradient, and
+ * marks the gradient's targets. Allocates p->gradient, with space for the buffers of reductions. */
+static void gckpti_list_reductions(gckpti_planner *p)
+{
+    gckpti_dist_model *d = p->dist;
+    const size_t n = (size_t)p->n, gradients = (size_t)p->targets * (size_t)(3 + d->tree_depth);
+    d->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *d->reduction);
+    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards, sizeof(int));
+    p->gradient =
+        (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, gradients, sizeof *p->gradient);
+    if (p->failed)
+        return;
+    memset(d->first, 0xff, (size_t)p->backwards * sizeof *d->first);
+    for (int r = 0; r < p->body_backwards; r++) {
+        const gckpt_tensor *t = p->tensors[p->node[p->backward[r]].id];
+        for (int i = 0; i < t->inputs; i++) {
+            const gckpt_tensor *q = t->in[i]->base;
+            if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
+                gckpti_next_write(p, q->id, r) < p->body_backwards)
+                continue;
+            int *at = &d->first[r]; /* the largest comes last: it overlaps the next backward */
+            while (*at >= 0 &&
+                   gckpti_elements(&p->tensors[*at]->shape) <= gckpti_elements(&q->shape))
+                at = &d->reduction[*at].next;
+            const gckpti_reduction sum = { *at, -1, -1, -1 };
+            d->reduction[q->id] = sum;
+            *at = q->id;
+            for (int k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
+                p->target[k].reduced = gckpti_is_in_body(p, k);
+        }
+    }
+}
+
+/* Adds the partial sums of each reduction, which live through the whole step. */
+static void gckpti_add_partial_sums(gckpti_planner *p)
+{
+    gckpti_dist_model *d = p->dist;
+    for (int r = 0; r < p->body_backwards; r++)
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next)
+            for (int k = 0; k < d->tree_depth; k++) {
+                const gckpt_tensor *t = p->tensors[id];
+                const int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
+                p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
+                d->reduction[id].partials = k ? d->reduction[id].partials : v;
+            }
+}
+
+/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
+static int gckpti_is_scattered(const gckpti_planner *p, int id)
+{
+    int use = p->first_use[id];
+    while (use >= 0 && gckpti_is_in_body(p, use))
+        use = p->target[use].next;
+    return use < 0 && gckpti_has_sharded_gradient(p, p->tensors[id]);
+}
+
+/* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
+ * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
+static void gckpti_add_recv_buffers(gckpti_planner *p)
+{
+    const gckpti_dist_model *d = p->dist;
+    for (int r = 0; r < p->body_backwards && p->g->store->peers; r++) {
+        int recv = -1;
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next) {
+            gckpti_reduction *sum = &d->reduction[id];
+            const gckpt_tensor *t = p->tensors[id];
+            size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
+            recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
+            gckpti_gradient *buffer = &p->gradient[recv];
+            buffer->kind = GCKPT_BUFFER_REDUCTION;
+            buffer->id = half > buffer->size ? id : buffer->id;
+            buffer->size = half > buffer->size ? half : buffer->size;
+            sum->recv = recv;
+            if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
+                gckpti_is_scattered(p, id)) {
+                size_t bytes = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+                sum->shard = gckpti_gradient_new(p, t, bytes, r);
+                p->gradient[sum->shard].last = p->backwards - 1;
+                p->gradient[p->total[id]].result = sum->shard;
+            }
+        }
+    }
+    for (int r = p->body_backwards, last = r; r-- > 0; last = d->first[r] >= 0 ? r : last)
+        for (int id = d->first[r]; id >= 0; id = d->reduction[id].next) {
+            const gckpti_reduction *sum = &d->reduction[id];
+            if (sum->recv >= 0)
+                p->gradient[sum->recv].last = last;
+            if (sum->shard >= 0)
+                p->gradient[p->total[id]].last = last;
+        }
+}
+
+/* Lists the REDUCEs that follow an entry, if it is a backward of the body. */
+static void gckpti_list_reduces(gckpti_planner *p, int entry)
+{
+    int id = entry < 0 ? p->dist->first[p->node[~entry].backward_index] : -1;
+    for (; id >= 0 && !p->failed; id = p->dist->reduction[id].next) {
+        gckpti_add_instruction(&p->lowered, GCKPT_REDUCE, id);
+        p->lowered.ins[p->lowered.length - 1].accumulate =
+            (unsigned char)gckpti_is_scattered(p, id);
+    }
+}
+
+/* Adds the operands of a REDUCE. Its receive buffer and shard begin at the backward before it. */
+static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *at)
+{
+    const gckpti_dist_model *m = p->dist;
+    gckpti_lowered *d = &p->lowered;
+    gckpti_ins *ins = &d->ins[at->x];
+    if (ins->kind == GCKPT_BACKWARD) {
+        int id = m->first[p->node[~d->sched.entry[at->position]].backward_index];
+        for (; id >= 0; id = m->reduction[id].next) {
+            gckpti_get_or_add_gradient(p, d, m->reduction[id].recv, at->x);
+            gckpti_get_or_add_gradient(p, d, m->reduction[id].shard, at->x);
+        }
+    } else if (ins->kind == GCKPT_REDUCE) {
+        const gckpti_reduction *sum = &m->reduction[ins->id];
+        gckpti_add_gradient(p, d, sum->recv, at->x);
+        gckpti_add_gradient(p, d, p->total[ins->id], at->x);
+        gckpti_add_gradient(p, d, sum->shard, at->x);
+        gckpti_add_addends(p, d, ins->id, 1, at->x);
+        for (int k = 0; k < m->tree_depth; k++)
+            gckpti_add_gradient(p, d, sum->partials + k, at->x);
+    } else if (ins->kind == GCKPT_UPDATE) {
+        ins->accumulate = p->gradient[p->total[ins->id]].result != p->total[ins->id];
+    }
+}
+
+/* ---- prefetch: gathers of sharded values begin before they are read, if there is space ---- */
+/* In the model, collectives run one after another and overlap computation, which waits at the first
+ * reader of a gather. Gathers keep their order, and none begins or ends later. Times are costs. */
+typedef struct {
+    int from, to;              /* position of the gather; position before which it moves */
+    uint64_t transfer, latest; /* its communication; latest start at which no reader waits */
+} gckpti_gather;
+
+/* Returns the first position after x that reads the value of the entry at x. */
+static int gckpti_first_read(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    for (int y = x + 1, count; y < s->length; y++)
+        for (const int *edges = gckpti_entry_reads(p, s->entry[y], &count); count-- > 0;)
+            if (edges[count] == s->entry[x])
+                return y;
+    return s->length;
+}
+
+/* Lists the gathers in the body of p->best, with their latest starts. Returns how many there are.
+ * before[x]: cost of the computation before position x. */
+static int gckpti_list_gathers(const gckpti_planner *p, gckpti_gather *gathers, uint64_t *before)
+{
+    const gckpti_schedule *s = &p->best.sched;
+    uint64_t deadline = UINT64_MAX; /* latest start of the gather after it */
+    int n = 0;
+    for (int x = 0; x < s->length; x++) {
+        const int i = s->entry[x], u = gckpti_entry_node(p, i);
+        const int in_body = i >= p->prologue && i < p->nodes; /* a forward */
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        const uint64_t transfer = in_body ? gckpti_gather_transfer(p, t) : 0;
+        before[x + 1] = gckpti_add_cost(before[x], i > u ? 0 : gckpti_entry_cost(p, i) - transfer);
+        gathers[n].from = x;
+        gathers[n].transfer = transfer;
+        n += transfer > 0;
+    }
+    for (int k = n; k-- > 0;) {
+        const int x = gathers[k].from;
+        const uint64_t read = before[gckpti_first_read(p, s, x)], cost = before[x + 1] - before[x];
+        const uint64_t transfer = gathers[k].transfer;
+        deadline = deadline < read ? deadline : read;
+        deadline = deadline > transfer ? deadline - transfer : 0;
+        gathers[k].latest = deadline > cost ? deadline - cost : 0;
+    }
+    return n;
+}
+
+/* Moves each gather up to its latest start, as far as live bytes stay within `most`, but not before
+ * the previous gather or the last use of the node's previous value. Returns how many move. */
+static int gckpti_move_gathers(gckpti_planner *p, gckpti_gather *gathers, int n,
+                               const uint64_t *before, size_t most)
+{
+    const gckpti_lowered *d = &p->best;
+    const gckpti_schedule *s = &d->sched;
+    int moved = 0, earliest = p->prologue;
+    size_t *live = (size_t *)gckpti_scratch_alloc(&p->temp, (size_t)s->length, sizeof *live);
+    int *used = (int *)gckpti_scratch_alloc(&p->temp, (size_t)p->nodes, sizeof *used);
+    for (int x = 0; x < s->length && !p->failed; x++)
+        for (int y = d->entry_ins[x]; y < d->entry_ins[x + 1]; y++)
+            live[x] = d->live_bytes[y] > live[x] ? d->live_bytes[y] : live[x];
+    for (int k = 0; k < n && !p->failed; k++) {
+        const int x = gathers[k].from, u = s->entry[x];
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[p->node[u].id]);
+        earliest = earliest > used[u] ? earliest : used[u];
+        gathers[k].to = x;
+        for (int y = x;
+             y-- > earliest && before[y + 1] > gathers[k].latest && live[y] + bytes <= most;) {
+            live[y] += bytes;
+            gathers[k].to = y;
+        }
+        moved += gathers[k].to < x;
+        earliest = gathers[k].to;
+        used[u] = s->value_end[x] + 1;
+    }
+    return moved;
+}
+
+/* Lowers p->best with gathers moved. Returns 0 if none moves or it is out of memory. */
+static int gckpti_lower_prefetched(gckpti_planner *p, size_t most, gckpt_result *result)
+{
+    const gckpti_schedule *s = &p->best.sched;
+    const size_t length = (size_t)s->length + 1;
+    gckpti_scratch_clear(&p->temp);
+    gckpti_gather *list = (gckpti_gather *)gckpti_scratch_alloc(&p->temp, length, sizeof *list);
+    uint64_t *before = (uint64_t *)gckpti_scratch_alloc(&p->temp, length, sizeof *before);
+    int n = p->failed ? 0 : gckpti_list_gathers(p, list, before), next = 0, passed = 0;
+    if (!n || !gckpti_move_gathers(p, list, n, before, most))
+        return 0;
+    for (int x = p->prologue; x < s->length; x++) {
+        const int i = s->entry[x];
+        for (; next < n && list[next].to == x; next++)
+            gckpti_emit(p, s->entry[list[next].from]);
+        if (passed < n && list[passed].from == x)
+            passed++;
+        else if (i >= 0 || p->node[~i].backward_index < p->body_backwards)
+            gckpti_emit(p, i);
+    }
+    *result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
+    p->entry_count = 0;
+    return !p->failed;
+}
+
+/* If ranks.overlap is nonzero, replaces p->best by a plan whose gathers begin earlier, to finish
+ * before their first readers, if it fits into the budget or, without one, the bytes of p->best. */
+static void gckpti_prefetch_gathers(gckpti_planner *p)
+{
+    const size_t budget = p->desc->budget;
+    const size_t arena = budget ? budget - gckpti_resident_bytes(p, NULL) : p->best.arena;
+    size_t most = arena;
+    gckpt_result result = GCKPT_OK;
+    int tries = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
+    for (; tries > 0 && gckpti_lower_prefetched(p, most, &result); tries--) {
+        if (result == GCKPT_OK)
+            result = gckpti_place_buffers(p);
+        if (result != GCKPT_OK)
+            return;
+        if (p->lowered.arena <= arena) {
+            gckpti_keep_lowered(p);
+            return;
+        }
+        most -= p->lowered.arena - arena < most ? p->lowered.arena - arena : most;
+    }
+}
+
+GCKPTI_PASSES(dist)
+{
+    gckpti_encoder *e = (gckpti_encoder *)arg;
+    const int vranks = p->desc->ranks.virtual_ranks;
+    switch ((int)stage) {
+    case GCKPTI_PASS_START: return gckpti_start_dist(p);
+    case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
+    case GCKPTI_PASS_CHOSEN: gckpti_prefetch_gathers(p); break;
+    case GCKPTI_PASS_ENCODED:
+        if (vranks > 1) { /* the bits of results depend on their number */
+            e->plan.virtual_ranks = vranks;
+            e->plan.hash = gckpti_fnv_number(e->plan.hash, (uint64_t)vranks);
+        }
+        e->plan.ranks = gckpti_ranks_of(p->g->store);
+        e->plan.shard = p->g->store->shard;
+    }
+    switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
+    case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
+    case GCKPTI_PASS_ACCUMULATORS: gckpti_add_partial_sums(p); break;
+    case GCKPTI_PASS_GRADIENTS: gckpti_add_recv_buffers(p); break;
+    case GCKPTI_PASS_ENTRY:
+        gckpti_list_reduces(p, p->lowered.sched.entry[*(const int *)arg]);
+        break;
+    case GCKPTI_PASS_OPERANDS: gckpti_add_reduce_operands(p, (const gckpti_ins_at *)arg);
+    }
+    return GCKPT_OK;
+}
+
+/* ---- rows of steps, as planned ---- */
+/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
+ * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
+GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
+{
+    int64_t least = 0;
+    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
+        const int64_t rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
+        least = rest && (!least || rest < least) ? rest : least;
+    }
+    return least;
+}
+
+/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
+GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
+{
+    const int64_t rows = (p->batch + p->virtual_ranks - 1) / p->virtual_ranks;
+    if (p->virtual_ranks == 1)
+        return (uint64_t)p->batch;
+    return (uint64_t)((rows > p->rows ? rows : p->rows) * gckpti_local_vranks(p));
+}
+
+/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
+GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
+{
+    const uint64_t vranks = (uint64_t)gckpti_local_vranks(p), rows = (uint64_t)p->rows;
+    const uint64_t n = (gckpti_counted_rows(p) / vranks + rows - 1) / rows * vranks;
+    if (p->ranks == 1 || u->once || p->nodes[p->ins[i].id].kind != GCKPTI_PARAM)
+        return;
+    u->once = 1;
+    u->cost = u->cost > UINT64_MAX / n ? UINT64_MAX : u->cost * n;
+}
 #endif
 
 /* >>cache/plan */
@@ -22953,10 +22885,8 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
         *result = GCKPT_E_MEMORY;
     if (!best || *result != GCKPT_OK)
         return NULL;
-    *result = gckpti_prefetch_gathers(best, budget ? arena : best->best.arena);
-    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
-    if (!plan && *result == GCKPT_OK)
-        *result = GCKPT_E_MEMORY;
+    gckpt_plan *plan = gckpti_encode_plan(best, mode);
+    *result = plan ? GCKPT_OK : GCKPT_E_MEMORY;
     return plan;
 }
 
@@ -23235,8 +23165,6 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     if (result == GCKPT_OK)
         result = gckpti_place_buffers(&p);
     gckpti_keep_lowered(&p);
-    if (result == GCKPT_OK)
-        result = gckpti_prefetch_gathers(&p, p.best.arena);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next =
@@ -23290,9 +23218,9 @@ typedef enum {
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
- * 256 agree_count + the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
+ * the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
 typedef struct {
-    int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
+    int32_t result, rank; /* that failed; else the lowest merged; -1 if numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
     char text[GCKPTI_TEXT_BYTES];
 } gckpti_status;
@@ -23303,20 +23231,22 @@ typedef enum {
     GCKPTI_ALL_GATHER /* every rank gets the shards of all ranks */
 } gckpti_collective;
 
-/* A collective that a REDUCE or a gather started: it waits, or is in progress (comm.tree). */
+/* A collective that a REDUCE or a gather started: it waits, or is in progress (pending[0]). */
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
-    gckpti_collective kind;
-    size_t offset;        /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
-    float *x, *workspace; /* n floats; received floats, which are added to x */
-    float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
+    gckpti_collective kind; /* an ALL_REDUCE becomes an ALL_GATHER when its shards are summed */
+    size_t offset;          /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
+    float *x, *workspace;   /* n floats; of a sum: received floats, which are added to x */
+    float *shard;           /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
     int bit; /* 1, 2, 4, ..: the level, where ranks exchange whose numbers differ in it; else 0 */
     int64_t first, count; /* this rank's floats in x after a level of a sum (gather: before) */
 } gckpti_pending;
 
-/* Communication of this rank with the others. */
-typedef struct {
+/* Communication of this rank with the others, and progress of a step of several virtual ranks or
+ * ranks. All ranks begin their next virtual rank at the same time; the one with most rows decides
+ * how many lockstep micro-batches it takes (>= 1). */
+typedef struct gckpti_process_group {
     const gckpt_transport *transport; /* NULL means there is one rank */
     const gckpt_backend *backend;     /* the floats are in its memory */
     int rank, ranks;
@@ -23329,31 +23259,23 @@ typedef struct {
     void *queue;      /* that queue while gckpti_start_collective fills it, else NULL */
     size_t copied_in; /* bytes copied to the backend since the host last waited */
     unsigned char *send_buf, *recv_buf; /* host memory */
+    size_t buffer_bytes;                /* of each of the two */
     void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
-    gckpti_pending tree; /* the collective in progress, if its bit is not 0 */
+    int pending_count; /* entries of `pending`, oldest first; pending[0] is in progress */
+    gckpti_pending pending[GCKPTI_MAX_PENDING];
     gckpti_status status; /* for the next status barrier */
-} gckpti_comm;
-
-/* Progress of a step of several virtual ranks or ranks. All ranks begin their next virtual rank at
- * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
-typedef struct gckpti_process_group {
-    gckpti_comm comm;
+    int call_ended;       /* a status barrier ended the call with an error */
     int first_vrank;      /* the first virtual rank of this rank */
     int vrank;            /* current virtual rank, counted from 0 on each rank */
     int64_t vrank_end;    /* end of its rows */
     int micro_left;       /* its lockstep micro-batches that are not done; 0 before it begins */
-    int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
     int replicas_checked; /* hashes of values that are not sharded were compared */
-    int agree_count;      /* number of status barriers */
-    int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
-    gckpti_pending pending[GCKPTI_MAX_PENDING];
-    struct gckpti_loss_total *totals; /* host copy of the totals of all virtual ranks */
+    struct gckpti_loss_total *totals;       /* host copy of the totals of all virtual ranks */
     struct gckpti_loss_total *totals_begin; /* e->losses.totals of the first virtual rank */
-    size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 /* The row of GCKPTI_EXEC_STRUCTS (run/run.h). */
@@ -23368,12 +23290,6 @@ typedef struct gckpti_process_group {
 /* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
 #define gckpti_own_rows(e, rows)                                                                   \
     gckpt_plan_rank_rows((e)->plan, rows, (e)->store->rank, &(e)->step.first_row)
-
-/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
-static inline int gckpti_is_data_parallel(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->virtual_ranks >= p->ranks;
-}
 
 
 /* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
@@ -23403,8 +23319,8 @@ typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
 #define gckpti_run_gather(...)                0
-#define gckpti_restrict_pass(...)             ((void)0)
 #define gckpti_gather_updated(...)            ((void)0)
+#define gckpti_restrict_pass(...)             ((void)0)
 #define gckpti_wait_in_flight(e, copied_in)   ((void)(e), (void)(copied_in))
 #define gckpti_agree_on_save(e, result)       (result)
 #define gckpti_gather_chunk(e, ...)           gckpti_floats_at(__VA_ARGS__)
@@ -23904,182 +23820,181 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
  * of the elements, the minimum. Small arrays are exchanged whole at each level.
  * ============================================================================================== */
 /* Calls transport.abort, and ends all communication. */
-GCKPTI_FN void gckpti_abort_comm(gckpti_comm *comm)
+GCKPTI_FN void gckpti_abort_comm(gckpti_process_group *group)
 {
-    if (!comm->aborted && comm->transport->abort)
-        comm->transport->abort(comm->transport->user);
-    comm->aborted = 1;
-    comm->busy = comm->tree.bit = 0;
+    if (!group->aborted && group->transport->abort)
+        group->transport->abort(group->transport->user);
+    group->aborted = 1;
+    group->busy = 0;
 }
 
 /* Starts to send host memory to rank `peer`, and to receive from it. */
-GCKPTI_FN void gckpti_exchange(gckpti_comm *comm, int peer, const void *send, size_t send_bytes,
-                               void *receive, size_t recv_bytes)
+GCKPTI_FN void gckpti_exchange(gckpti_process_group *group, int peer, const void *send,
+                               size_t send_bytes, void *receive, size_t recv_bytes)
 {
-    comm->peer = peer; /* also without bytes, since errors name this rank */
-    if (comm->aborted || send_bytes + recv_bytes == 0)
+    group->peer = peer; /* also without bytes, since errors name this rank */
+    if (group->aborted || send_bytes + recv_bytes == 0)
         return;
-    comm->bytes_sent += send_bytes;
-    comm->busy = 1;
-    if (!comm->transport->exchange(comm->transport->user, peer, send, send_bytes, receive,
-                                   recv_bytes))
-        gckpti_abort_comm(comm);
+    group->bytes_sent += send_bytes;
+    group->busy = 1;
+    if (!group->transport->exchange(group->transport->user, peer, send, send_bytes, receive,
+                                    recv_bytes))
+        gckpti_abort_comm(group);
 }
 
 /* Returns 1 if no exchange is in progress (or aborted), else 0. */
-static int gckpti_is_done(gckpti_comm *comm)
+static int gckpti_is_done(gckpti_process_group *group)
 {
-    const gckpt_backend *b = comm->backend;
-    int (*poll)(void *) = comm->waiting ? comm->transport->enqueued_done : comm->transport->done;
-    int done = !comm->busy || !poll ? 1 : poll(comm->transport->user);
+    const gckpt_backend *b = group->backend;
+    int (*poll)(void *) = group->waiting ? group->transport->enqueued_done : group->transport->done;
+    int done = !group->busy || !poll ? 1 : poll(group->transport->user);
     if (done < 0)
-        gckpti_abort_comm(comm);
-    else if (done && comm->busy && comm->copy_to)
-        gckpti_copy_in(b, comm->copy_to, comm->recv_buf, comm->recv_bytes);
+        gckpti_abort_comm(group);
+    else if (done && group->busy && group->copy_to)
+        gckpti_copy_in(b, group->copy_to, group->recv_buf, group->recv_bytes);
     if (done)
-        comm->busy = 0;
+        group->busy = 0;
     return done != 0;
 }
 
 /* Waits for the exchange in progress. Returns 0 if it failed or timed out: then `aborted` is 1. */
-GCKPTI_FN int gckpti_wait_exchange(gckpti_comm *comm)
+GCKPTI_FN int gckpti_wait_exchange(gckpti_process_group *group)
 {
-    const gckpt_transport *transport = comm->transport;
+    const gckpt_transport *transport = group->transport;
     double start = transport && transport->clock ? transport->clock(transport->user) : 0;
-    while (!gckpti_is_done(comm))
+    while (!gckpti_is_done(group))
         if (transport->clock && transport->timeout > 0 &&
             transport->clock(transport->user) - start > transport->timeout)
-            gckpti_abort_comm(comm);
-    return !comm->aborted;
+            gckpti_abort_comm(group);
+    return !group->aborted;
 }
 
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
 {
-    gckpti_comm *comm = e->group ? &e->group->comm : NULL;
-    if (!comm || !comm->in_flight)
+    gckpti_process_group *group = e->group;
+    if (!group || !group->in_flight)
         return;
     const size_t least = (size_t)1 << 19, most = 32 * least; /* see copy_in in api.h */
-    comm->copied_in += copied_in < least ? least : copied_in;
-    if (copied_in && comm->copied_in < most)
+    group->copied_in += copied_in < least ? least : copied_in;
+    if (copied_in && group->copied_in < most)
         return;
-    comm->copied_in = 0;
-    comm->copy_to = NULL;
-    comm->waiting = comm->busy = !comm->aborted;
-    gckpti_wait_exchange(comm);
-    comm->waiting = comm->in_flight = 0;
+    group->copied_in = 0;
+    group->copy_to = NULL;
+    group->waiting = group->busy = !group->aborted;
+    gckpti_wait_exchange(group);
+    group->waiting = group->in_flight = 0;
 }
 
-/* Starts to send n floats and to receive m. */
-static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
-                                   float *to, int64_t m)
+/* Starts to send n floats and to receive m, for a collective. */
+static void gckpti_exchange_floats(gckpti_process_group *group, const gckpti_pending *tree,
+                                   const float *from, int64_t n, float *to, int64_t m)
 {
-    const gckpt_backend *b = comm->backend;
-    const int copies = GCKPTI_OF(b, own_memory) && !comm->transport->device_aware;
-    const gckpti_pending *tree = &comm->tree; /* later levels of a gather pass on received floats */
-    const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
+    const gckpt_backend *b = group->backend;
+    const int copies = GCKPTI_OF(b, own_memory) && !group->transport->device_aware;
+    /* later levels of a gather pass on received floats */
+    const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == group->ranks / 2;
+    const int peer = group->rank ^ tree->bit;
     const size_t size = (size_t)n * sizeof *from;
-    void *out = copies ? (void *)comm->send_buf : (void *)(uintptr_t)from;
-    void *in = copies ? (void *)comm->recv_buf : (void *)to;
-    comm->recv_bytes = (size_t)m * sizeof *to;
-    comm->copy_to = copies ? to : NULL;
-    if (comm->queue) {
-        comm->peer = -1; /* if it fails later, any rank may be the cause */
-        comm->bytes_sent += size;
-        if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
-                                                   size, to, comm->recv_bytes))
-            gckpti_abort_comm(comm);
+    void *out = copies ? (void *)group->send_buf : (void *)(uintptr_t)from;
+    void *in = copies ? (void *)group->recv_buf : (void *)to;
+    group->recv_bytes = (size_t)m * sizeof *to;
+    group->copy_to = copies ? to : NULL;
+    if (group->queue) {
+        group->peer = -1; /* if it fails later, any rank may be the cause */
+        group->bytes_sent += size;
+        if (n + m > 0 && !group->transport->enqueue(group->transport->user, group->queue, peer,
+                                                    from, size, to, group->recv_bytes))
+            gckpti_abort_comm(group);
         return;
     }
     if (copies && n)
         gckpti_copy_out(b, out, from, size);
     else if (GCKPTI_OF(b, own_memory) && is_own)
         (void)gckpti_finish(b); /* every later call returns the error again */
-    gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
+    gckpti_exchange(group, peer, out, size, in, group->recv_bytes);
 }
 
-/* Merges all ranks' `bytes` bytes into `mine`; stops if an exchange fails (comm->aborted). */
-GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gckpti_merge_fn merge)
+/* Merges all ranks' `bytes` bytes into `mine`; stops if an exchange fails (group->aborted). */
+GCKPTI_FN void gckpti_merge_all(gckpti_process_group *group, void *mine, size_t bytes,
+                                gckpti_merge_fn merge)
 {
-    comm->copy_to = NULL;
-    for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
-        gckpti_exchange(comm, comm->rank ^ bit, mine, bytes, comm->recv_buf, bytes);
-        if (gckpti_wait_exchange(comm))
-            merge(mine, comm->recv_buf, bytes);
+    group->copy_to = NULL;
+    for (int bit = 1; bit < group->ranks && !group->aborted; bit *= 2) {
+        gckpti_exchange(group, group->rank ^ bit, mine, bytes, group->recv_buf, bytes);
+        if (gckpti_wait_exchange(group))
+            merge(mine, group->recv_buf, bytes);
     }
 }
 
 /* ---- collectives of large arrays, level by level, overlapped with computation ---- */
-static void gckpti_exchange_level(gckpti_comm *comm)
+static void gckpti_exchange_level(gckpti_process_group *group, gckpti_pending *tree)
 {
-    gckpti_pending *tree = &comm->tree;
-    const int peer = comm->rank ^ tree->bit;
     const int parts = tree->n > GCKPT_UPDATE_BLOCK ? 2 * tree->bit : 1; /* or all */
-    const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
-    const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
-    const int64_t first = theirs.first, n = theirs.count;
+    const gckpti_shard_range mine = gckpti_shard_of(tree->n, group->rank, parts);
+    const gckpti_shard_range theirs = gckpti_shard_of(tree->n, group->rank ^ tree->bit, parts);
+    float *own = tree->x + mine.first, *other = tree->x + theirs.first;
     tree->first = mine.first;
     tree->count = mine.count;
     if (tree->kind == GCKPTI_ALL_GATHER)
-        gckpti_exchange_floats(comm, peer, tree->x + tree->first, tree->count, tree->x + first, n);
+        gckpti_exchange_floats(group, tree, own, mine.count, other, theirs.count);
     else
-        gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
+        gckpti_exchange_floats(group, tree, other, theirs.count, tree->workspace, mine.count);
 }
 
 /* Starts a collective; the caller completes it before any other exchange. Sums need a
  * workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
-static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
+static void gckpti_begin_tree(gckpti_process_group *group, gckpti_pending *tree)
 {
-    gckpti_pending *tree = &comm->tree;
-    *tree = *pending;
-    tree->bit = comm->aborted ? 0 : tree->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
-    if (tree->bit)
-        gckpti_exchange_level(comm);
+    tree->bit = tree->kind == GCKPTI_ALL_GATHER ? group->ranks / 2 : 1;
+    if (!group->aborted)
+        gckpti_exchange_level(group, tree);
 }
 
 /* Advances the collective: if wait is nonzero, to its end; if 0, as far as it can without waiting.
- * If c is NULL, stops before the first addition. Returns 1 if the collective is complete. */
-static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
+ * If c is NULL, stops before the first addition. Returns 1 if the collective is complete, or
+ * aborted. */
+static int gckpti_poll_tree(gckpti_process_group *group, gckpti_pending *tree, const gckpt_call *c,
+                            int wait)
 {
-    gckpti_pending *tree = &comm->tree;
-    while (tree->bit && (wait ? gckpti_wait_exchange(comm) : gckpti_is_done(comm)) && tree->bit) {
+    while (tree->bit && (wait ? gckpti_wait_exchange(group) : gckpti_is_done(group)) &&
+           !group->aborted) {
         if (!c && tree->kind != GCKPTI_ALL_GATHER)
             return 0;
         if (tree->kind == GCKPTI_ALL_GATHER) {
             tree->bit /= 2;
         } else {
-            GCKPTI_OF(comm->backend, add)(c, tree->x + tree->first, tree->workspace, tree->count);
+            GCKPTI_OF(group->backend, add)(c, tree->x + tree->first, tree->workspace, tree->count);
             tree->bit *= 2;
-            if (tree->bit == comm->ranks) {
+            if (tree->bit == group->ranks) {
                 int is_sharded = tree->kind == GCKPTI_ALL_REDUCE && tree->n > GCKPT_UPDATE_BLOCK;
                 tree->kind = GCKPTI_ALL_GATHER;
-                tree->bit = is_sharded ? comm->ranks / 2 : 0;
+                tree->bit = is_sharded ? group->ranks / 2 : 0;
             }
         }
         if (tree->bit)
-            gckpti_exchange_level(comm);
+            gckpti_exchange_level(group, tree);
         else if (tree->shard)
-            gckpti_copy(comm->backend, tree->shard, tree->x + tree->first,
+            gckpti_copy(group->backend, tree->shard, tree->x + tree->first,
                         (size_t)tree->count * sizeof(float));
     }
-    return !tree->bit;
+    return !tree->bit || group->aborted;
 }
 
 /* Advances pending collectives; waits while more than max_pending are left. NULL c: no addition. */
 static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c, int max_pending)
 {
-    gckpti_comm *comm = &group->comm;
     gckpti_pending *list = group->pending;
-    if (comm->uses_queue && group->pending_count > max_pending) {
-        GCKPTI_OF(comm->backend, wait_comm_queue)(GCKPTI_OF(comm->backend, context), max_pending);
-        const int done = group->pending_count - max_pending;
+    const int done = group->pending_count - max_pending;
+    if (group->uses_queue && done > 0) {
+        GCKPTI_OF(group->backend, wait_comm_queue)(GCKPTI_OF(group->backend, context), max_pending);
         memmove(list, list + done, (size_t)max_pending * sizeof *list);
         group->pending_count = max_pending;
     }
-    while (!comm->uses_queue && group->pending_count &&
-           gckpti_poll_tree(comm, c, group->pending_count > max_pending)) {
+    while (!group->uses_queue && group->pending_count &&
+           gckpti_poll_tree(group, list, c, group->pending_count > max_pending)) {
         memmove(list, list + 1, (size_t)--group->pending_count * sizeof *list);
         if (group->pending_count)
-            gckpti_begin_tree(comm, list);
+            gckpti_begin_tree(group, list);
     }
 }
 
@@ -24093,30 +24008,29 @@ GCKPTI_FN void gckpti_wait_pending(gckpt_exec *e, int max_pending)
 }
 
 /* runner.poll: kernels call it between chunks of items, so that pending collectives advance. */
-GCKPTI_FN void gckpti_poll_in_kernel(void *group_context)
+GCKPTI_FN void gckpti_poll_in_kernel(void *group)
 {
-    gckpti_process_group *group = (gckpti_process_group *)group_context;
-    if (group->comm.tree.bit)
-        gckpti_poll_pending(group, NULL, GCKPTI_MAX_PENDING);
+    gckpti_poll_pending((gckpti_process_group *)group, NULL, GCKPTI_MAX_PENDING);
 }
 
 /* Starts a collective, appends it to the pending ones, or (uses_queue) enqueues it completely. */
 GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pending)
 {
     gckpti_process_group *group = e->group;
-    gckpti_comm *comm = &group->comm;
-    const gckpt_backend *b = comm->backend;
+    const gckpt_backend *b = group->backend;
     gckpt_call c;
     gckpti_init_call(e, &c);
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
-    group->pending[group->pending_count++] = *pending;
-    comm->queue = comm->uses_queue ? GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 1) : NULL;
-    if (group->pending_count == 1 || comm->queue)
-        gckpti_begin_tree(comm, pending);
-    if (comm->queue) {
-        comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* enqueues all levels without waiting */
+    gckpti_pending *tree = &group->pending[group->pending_count++];
+    *tree = *pending;
+    if (group->uses_queue) {
+        group->queue = GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 1);
+        gckpti_begin_tree(group, tree);
+        group->in_flight = gckpti_poll_tree(group, tree, &c, 0); /* all levels, without waiting */
         GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 0);
-        comm->queue = NULL;
+        group->queue = NULL;
+    } else if (group->pending_count == 1) {
+        gckpti_begin_tree(group, tree);
     }
     const unsigned reads = gckpti_debug(e) & (GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON);
     gckpti_poll_pending(group, &c, reads ? 0 : GCKPTI_MAX_PENDING); /* they read the floats now */
@@ -24155,8 +24069,8 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
     e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     group = e->group ? e->group : &counted;
     group->buffer_bytes = several ? gckpti_comm_buffer_bytes(e) : 0;
-    group->comm.send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
-    group->comm.recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->send_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
+    group->recv_buf = (unsigned char *)gckpti_bump_alloc(bump, group->buffer_bytes, 1);
     group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
@@ -24179,16 +24093,16 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
                             s->rank, gckpti_ranks_of(s));
     if (!e->group)
         return GCKPT_OK;
-    gckpti_comm *comm = &e->group->comm;
-    e->group->totals_begin = e->losses.totals;
-    e->group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
-    comm->transport = transport;
-    comm->backend = gckpti_backend(e);
-    comm->rank = comm->status.rank = s->rank;
-    comm->ranks = p->ranks;
-    comm->uses_queue = transport && GCKPTI_OF(comm->backend, use_comm_queue) &&
-                       GCKPTI_OF(comm->backend, wait_comm_queue) && transport->enqueue &&
-                       transport->enqueued_done && transport->abort;
+    gckpti_process_group *group = e->group;
+    group->totals_begin = e->losses.totals;
+    group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
+    group->transport = transport;
+    group->backend = gckpti_backend(e);
+    group->rank = group->status.rank = s->rank;
+    group->ranks = p->ranks;
+    group->uses_queue = transport && GCKPTI_OF(group->backend, use_comm_queue) &&
+                        GCKPTI_OF(group->backend, wait_comm_queue) && transport->enqueue &&
+                        transport->enqueued_done && transport->abort;
     return GCKPT_OK;
 }
 
@@ -24213,23 +24127,23 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
         return result;
-    gckpti_comm *comm = &e->group->comm;
-    if (comm->aborted) {
-        e->group->call_ended = 1;
+    gckpti_process_group *group = e->group;
+    if (group->aborted) {
+        group->call_ended = 1;
         gckpti_set_state(e, GCKPTI_IDLE);
         const char *changed = ", and parameters may have changed: load a checkpoint";
         return gckpti_error(e, GCKPT_E_PEER,
                             "%s%i does not answer: it ended, hangs or cannot be reached; free "
                             "this executor%s",
-                            comm->peer < 0 ? "one of ranks 0 to " : "rank ",
-                            comm->peer < 0 ? comm->ranks - 1 : comm->peer,
+                            group->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            group->peer < 0 ? group->ranks - 1 : group->peer,
                             e->update.begun ? changed : "");
     }
-    if (result == GCKPT_OK || comm->ranks == 1 || e->group->call_ended)
+    if (result == GCKPT_OK || group->ranks == 1 || group->call_ended)
         return result;
-    if (comm->status.result == GCKPT_OK) {
-        comm->status.result = (int32_t)result;
-        memcpy(comm->status.text, e->object.text, sizeof comm->status.text);
+    if (group->status.result == GCKPT_OK) {
+        group->status.result = (int32_t)result;
+        memcpy(group->status.text, e->object.text, sizeof group->status.text);
     }
     return GCKPT_OK;
 }
@@ -24272,18 +24186,16 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
     if (!e->group)
         return result;
     gckpti_process_group *group = e->group;
-    gckpti_comm *comm = &group->comm;
-    if (comm->ranks == 1 || group->call_ended)
+    if (group->ranks == 1 || group->call_ended)
         return result;
     (void)gckpti_defer_error(e, result);
     gckpti_wait_pending(e, 0);
-    GCKPT_ASSERT(group->pending_count == 0 || comm->aborted);
-    comm->status.must_match[0] += (uint64_t)++group->agree_count << 8;
-    gckpti_merge_all(comm, &comm->status, sizeof comm->status, gckpti_merge_statuses);
-    const gckpti_status agreed = comm->status;
-    memset(&comm->status, 0, sizeof comm->status);
-    comm->status.rank = comm->rank;
-    if (comm->aborted)
+    GCKPT_ASSERT(group->pending_count == 0 || group->aborted);
+    gckpti_merge_all(group, &group->status, sizeof group->status, gckpti_merge_statuses);
+    const gckpti_status agreed = group->status;
+    memset(&group->status, 0, sizeof group->status);
+    group->status.rank = group->rank;
+    if (group->aborted)
         return gckpti_defer_error(e, GCKPT_OK);
     if (agreed.result == GCKPT_OK)
         return GCKPT_OK;
@@ -24302,7 +24214,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
         return result;
     const uint64_t must_match[2] = { (uint64_t)call, (uint64_t)number };
     e->group->call_ended = 0;
-    memcpy(e->group->comm.status.must_match, must_match, sizeof must_match);
+    memcpy(e->group->status.must_match, must_match, sizeof must_match);
     return gckpti_agree(e, result);
 }
 
@@ -24318,7 +24230,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result)
 
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
-    return exec && exec->group ? exec->group->comm.bytes_sent : 0;
+    return exec && exec->group ? exec->group->bytes_sent : 0;
 }
 
 /* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
@@ -24338,66 +24250,54 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const 
                      q->p.name, slot < 0 ? "" : gckpti_suffixes[slot]);
         return NULL;
     }
-    gckpti_comm *comm = &e->group->comm;
-    float *out = (float *)(void *)comm->send_buf;
+    gckpti_process_group *group = e->group;
+    float *out = (float *)(void *)group->send_buf;
     int owner = 0;
     gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, gckpti_ranks_of(s));
     while (at < shard.first || at - shard.first >= shard.count)
         shard = gckpti_shard_of(mine.total, ++owner, gckpti_ranks_of(s));
     *n = gckpti_min(shard.first + shard.count - at,
                     (int64_t)(e->group->buffer_bytes / sizeof(float)));
-    for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
+    for (int64_t i = 0, count; i < *n && owner == group->rank; i += count) {
         const float *x = gckpti_floats_at(s, q, slot, at + i, scratch, &count);
         count = gckpti_min(count, *n - i);
         memcpy(out + i, x, (size_t)count * sizeof *x);
     }
-    for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
-        const int has = (comm->rank ^ owner) < bit, gets = (comm->rank ^ bit ^ owner) < bit;
+    for (int bit = 1; bit < group->ranks && !group->aborted; bit *= 2) {
+        const int has = (group->rank ^ owner) < bit, gets = (group->rank ^ bit ^ owner) < bit;
         const size_t bytes = (size_t)*n * sizeof *out;
-        gckpti_exchange(comm, comm->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
-        gckpti_wait_exchange(comm);
+        gckpti_exchange(group, group->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
+        gckpti_wait_exchange(group);
     }
     return gckpti_defer_error(e, GCKPT_OK) == GCKPT_OK ? out : NULL;
 }
 
-/* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
-static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to, uint64_t *hash)
 {
     float scratch[GCKPTI_CHUNK];
+    uint64_t sum = GCKPTI_FNV_START;
     gckpt_result result = GCKPT_OK;
-    if (gckpti_is_under_way(e))
+    if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    if (first < 0 || last >= (int)e->store->count)
-        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    result = gckpti_agree_on_call(e, GCKPTI_CALL_GATHER, first, result);
-    for (int i = first; i <= last && result == GCKPT_OK; i++) {
-        const gckpti_param *q = &e->store->params[i];
+    const int count = (int)exec->store->count, last = index < 0 ? count - 1 : index;
+    if (index < -1 || index >= count || (index < 0 && to))
+        result = gckpti_error(exec, GCKPT_E_ARG, "gather: no parameter has index %i", index);
+    result = gckpti_agree_on_call(exec, GCKPTI_CALL_GATHER, index, result);
+    for (int i = index < 0 ? 0 : index; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &exec->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_chunk(e, e->store, q, GCKPTI_VALUES, at, scratch, &n);
+            const float *x =
+                gckpti_gather_chunk(exec, exec->store, q, GCKPTI_VALUES, at, scratch, &n);
             result = x ? GCKPT_OK : GCKPT_E_PEER;
             if (x && to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (x && hash)
-                *hash = gckpti_hash_floats(*hash, x, n);
+                sum = gckpti_hash_floats(sum, x, n);
         }
     }
-    return result == GCKPT_OK ? gckpti_ok(e) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
-{
-    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
-}
-
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
-{
-    uint64_t all = GCKPTI_FNV_START;
-    if (!exec)
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
     if (hash)
-        *hash = result == GCKPT_OK ? all : 0;
-    return result;
+        *hash = result == GCKPT_OK ? sum : 0;
+    return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 
 /* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
@@ -25188,7 +25088,7 @@ static void gckpti_all_reduce_totals(gckpt_exec *e)
 {
     gckpti_process_group *group = e->group;
     if (gckpti_is_data_parallel(e->plan))
-        gckpti_merge_all(&group->comm, group->totals, e->plan->term_count * sizeof *group->totals,
+        gckpti_merge_all(group, group->totals, e->plan->term_count * sizeof *group->totals,
                          gckpti_merge_totals);
 }
 
@@ -25201,10 +25101,8 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
                                   (uint64_t)p->optimiser,
                                   e->desc.skip_nonfinite != 0,
                                   gckpti_debug(e) & GCKPT_DEBUG_FINITE,
-                                  (uint64_t)e->group->comm.uses_queue };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        hash = gckpti_fnv_number(hash, settings[i]);
+                                  (uint64_t)e->group->uses_queue };
+    uint64_t hash = gckpti_fnv(p->check, settings, sizeof settings);
     for (size_t i = 0; i < p->term_count; i++) {
         hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
         hash = gckpti_fnv_number(hash, p->terms[i].weight);
@@ -25239,14 +25137,14 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     if (!e->group)
         return result;
     gckpti_process_group *group = e->group;
-    uint64_t *must_match = group->comm.status.must_match;
+    uint64_t *must_match = group->status.must_match;
     group->vrank = group->micro_left = group->squares_summed = group->losses_summed = 0;
     e->losses.totals = group->totals_begin;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     must_match[4] = gckpti_hash_exchanges(e);
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.options, sizeof e->update.options);
-    if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
+    if (!group->replicas_checked && group->ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
     result = gckpti_agree_on_call(e, GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
@@ -25330,7 +25228,7 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
         return GCKPT_OK;
     }
     e->losses.totals = group->totals_begin;
-    const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
+    const int deferred = e->plan->ranks == 1 || group->uses_queue;
     const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
     return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
@@ -25339,9 +25237,10 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
  * operands is at their offset; for a sum, if it is a REDUCE, BARRIER or UPDATE. */
 static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pending)
 {
-    const int kind = p->ins[x].kind, is_gather = pending->kind == GCKPTI_ALL_GATHER;
-    return is_gather ? gckpti_has_operand(p, x, pending->offset)
-                     : kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE;
+    const int kind = p->ins[x].kind;
+    return pending->workspace
+               ? kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE
+               : gckpti_has_operand(p, x, pending->offset);
 }
 
 /* Polls pending collectives and waits for those that step.pc needs. Returns 1 if this rank must not
@@ -25361,7 +25260,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
-    int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
+    int skips = padding || (group->status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
         skips = group->micro_left > 1;
     else if (node < 0 || p->nodes[node].kind == GCKPTI_PARAM) /* a gather or an update */
@@ -25400,15 +25299,17 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     return GCKPT_OK;
 }
 
-/* Starts an all-gather of n floats at x: in the arena at `offset`, or in the store (NO_OFFSET). */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
+/* Starts to gather a parameter's shards in x, which is in the arena at `offset` or, for NO_OFFSET,
+ * in the store. */
+static void gckpti_gather_shards(gckpt_exec *e, const gckpti_param *q, float *x, size_t offset)
 {
-    const gckpti_pending gather = { GCKPTI_ALL_GATHER, offset, x, NULL, NULL, n, 0, 0, 0 };
+    const gckpti_pending gather = {
+        GCKPTI_ALL_GATHER, offset, x, NULL, NULL, q->p.elements, 0, 0, 0
+    };
     gckpti_start_collective(e, &gather);
 }
 
-/* Starts to gather the shards of a parameter in the arena at `offset`. Returns 0 if it is
- * not sharded. */
+/* Starts to gather a parameter in the arena at `offset`. Returns 0 if it is not sharded. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard,
                                 size_t offset)
 {
@@ -25416,39 +25317,30 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     if (!gckpti_is_part(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements, offset);
+    gckpti_gather_shards(e, q, to, offset);
     return 1;
-}
-
-/* Restricts a pass over a parameter to the shard that this rank updates. The shard's sum is in the
- * whole gradient, unless a REDUCE copied it to a separate buffer. */
-GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
-                                    gckpt_update_pass *pass)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = gckpti_param_of(e, ins->id);
-    const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NO_OFFSET;
-    gckpti_operands o;
-    if (!gckpti_is_part(e->store, q, 0))
-        return;
-    for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
-        if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
-            gckpti_operands_of(p->operands, &p->ins[x], 0, &o);
-            shard = o.part;
-        }
-    pass->elements = q->p.count;
-    pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
-    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
-    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
 /* Starts to gather the updated shards of a parameter whose values every rank needs whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_part(e->store, q, 0) && !gckpti_is_part(e->store, q, GCKPTI_VALUES))
-        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, GCKPTI_NO_OFFSET);
+        gckpti_gather_shards(e, q, gckpti_exec_array(e, q, -1), GCKPTI_NO_OFFSET);
+}
+
+/* Restricts a pass over a parameter to the shard that this rank updates. */
+GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                    gckpt_update_pass *pass)
+{
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int64_t first = q->p.first;
+    if (!gckpti_is_part(e->store, q, 0))
+        return;
+    pass->elements = q->p.count;
+    pass->gradient += ins->accumulate ? 0 : first; /* of the whole gradient */
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
 static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
@@ -25462,25 +25354,23 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    size_t bytes = e->update.square_count * sizeof(float);
+    const size_t bytes = e->update.square_count * sizeof(float);
     if (p->shard == GCKPT_SHARD_NONE || group->squares_summed)
         return;
-    float *squares = (float *)(void *)group->comm.send_buf;
+    float *squares = (float *)(void *)group->send_buf, *own = (float *)(void *)group->recv_buf;
     group->squares_summed = 1;
     gckpti_wait_pending(e, 0);
-    gckpti_from_backend(e, squares, e->update.squares, bytes);
+    gckpti_from_backend(e, own, e->update.squares, bytes);
+    memset(squares, 0, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
-        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_part(e->store, q, 0))
-            last = group->comm.rank ? 0 : n;
-        for (int64_t k = 0; k < n && p->params[i].trained; k++)
-            if (k < first || k >= last)
-                squares[e->tables.params[i].first_square + (size_t)k] = 0;
+        const int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        const int64_t n = (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        const size_t at = e->tables.params[i].first_square + (size_t)first;
+        if (p->params[i].trained && (!group->rank || gckpti_is_part(e->store, q, 0)))
+            memcpy(squares + at, own + at, (size_t)n * sizeof *squares);
     }
-    gckpti_merge_all(&group->comm, squares, bytes, gckpti_merge_floats);
+    gckpti_merge_all(group, squares, bytes, gckpti_merge_floats);
     gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
 
@@ -25495,8 +25385,8 @@ GCKPTI_MODULE(dist)
     case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
     case GCKPTI_ON_GRADIENTS: gckpti_sum_squares(e); break;
     case GCKPTI_ON_FREE:
-        if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
-            gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
+        if (e->group && e->group->transport && e->step.state != GCKPTI_IDLE)
+            gckpti_abort_comm(e->group); /* ends the step on the other ranks */
         break;
     default: break;
     }
@@ -26659,27 +26549,16 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
                                     : "all it read is finite; ");
 }
 
-/* Checks a parameter's gradient before its update or, if `done`, its new values and state. */
-static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+/* Checks a parameter's gradient before its update. */
+static gckpt_result gckpti_check_finite_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN | GCKPTI_KIND_INF);
     gckpt_update_pass pass;
-    int id = p->params[ins->id].node;
     gckpti_init_pass(e, ins, &pass);
-    if (!done)
-        gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
-    const int slots = q->p.state_bytes ? 0 : p->params[ins->id].slots;
-    int slot = done ? -1 : slots;
-    for (; slot < slots && scan.id < 0; slot++)
-        gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
-                          pass.elements, id, 0);
+    gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, e->plan->params[ins->id].node, 1);
     scan.element += pass.elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done      ? "the batch"
-                      : slot > 0 ? "the update's optimiser state"
-                                 : "the update";
-    return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
+    return gckpti_report_scan(e, &scan, "the batch", "", "");
 }
 
 /* Reports NaNs in parameters, constants and the feeds of `rows` further rows, and infinities in
@@ -26714,8 +26593,8 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
                 p->names + node->name, e->step.row_end + scan.element / row, scan.element % row);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
-                                "finite: \"%s\" is %g at position %I: an earlier step, or "
-                                "what was loaded or set, made it so",
+                                "finite: \"%s\" is %g at position %I: an earlier update "
+                                "(lower lr, or clip), or what was loaded or set, made it so",
                                 gckpti_planned_name(p, id), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
@@ -26727,18 +26606,15 @@ static gckpt_result gckpti_check_finite_given(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* Runs the checks that follow instruction x. */
-static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the checks that follow an instruction. */
+static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins, unsigned debug)
 {
-    const unsigned debug = gckpti_debug(e);
     const int x = (int)(ins - e->plan->ins);
     gckpt_result result = GCKPT_OK;
     if (debug & GCKPT_DEBUG_RECOMPUTE)
         result = gckpti_check_recompute(e, ins);
     if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
-        result = ins->kind != GCKPT_UPDATE ? gckpti_check_finite(e, ins)
-                 : e->update.begun         ? gckpti_check_finite_update(e, ins, 1)
-                                           : GCKPT_OK;
+        result = gckpti_check_finite(e, ins);
     if (debug & GCKPT_DEBUG_POISON) {
         result = gckpti_wait_copies(e, x + 1, result);
         gckpti_poison_dead(e, x);
@@ -26769,16 +26645,11 @@ GCKPTI_MODULE(debug)
                         debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON,
                         e->plan->arena);
         break;
-    case GCKPTI_ON_REACH:
-        return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
-                   ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
-                   : GCKPT_OK;
-    case GCKPTI_ON_AFTER:
-        return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
+    case GCKPTI_ON_AFTER: return gckpti_debug_instruction(e, (const gckpti_ins *)arg, debug);
     case GCKPTI_ON_GRADIENTS: /* before the first update */
         for (size_t x = 0; x < e->plan->length && finite && result == GCKPT_OK; x++)
             if (e->plan->ins[x].kind == GCKPT_UPDATE)
-                result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
+                result = gckpti_check_finite_gradient(e, &e->plan->ins[x]);
         break;
     case GCKPTI_ON_SUCCESS:
         if (debug & GCKPT_DEBUG_MEASURE)
@@ -27192,7 +27063,7 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                "gckpt_plan_c";
     for (size_t i = 0; i < n; i++)
         check = gckpti_hash_plan_node(check, p, i);
-    if (n && gckpti_fnv_number(gckpti_finish_hash(p, check), p->hash) != p->check)
+    if (n && gckpti_fnv_number(check, p->hash) != p->check)
         return "the hash of the plan's graph is not what it was made with: an op or the table was "
                "changed; print it again with gckpt_plan_c";
     return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
