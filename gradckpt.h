@@ -16632,7 +16632,7 @@ GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const 
 GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
                                     gckpt_call *call)
 {
-    uint16_t *const narrow = (uint16_t *)(void *)call; /* nobody reads what it points to */
+    uint16_t *const narrow = (uint16_t *)(void *)call; /* only compared with NULL */
     for (int k = 0; k < t->inputs; k++)
         if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
             call->in[k].bf16 = narrow;
@@ -20754,8 +20754,8 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Applies gckpt_recompute to the current schedule again, until that changes nothing: lowering does
- * so too, and moves and removed entries may change what it demands. */
+/* Applies gckpt_recompute to the current schedule again, until that changes nothing, as lowering
+ * does: moves and removals may change which recomputes it requires. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
     for (int i = 0, before = -1; i < 4 && s->p->recompute_count && s->now.length != before; i++) {
@@ -21280,8 +21280,8 @@ static void gckpti_consider_recompute(gckpti_search *s, int x)
     s->moves++;
 }
 
-/* Lists the moves of the current schedule in s->move, best first: those that close holes and lower
- * the excess over the limit or, if there is none, those that remove recomputes and copies. */
+/* Lists the moves of the current schedule in s->move, best first. If the schedule exceeds the limit,
+ * moves close holes and lower the excess; otherwise they remove recomputes and copies. */
 GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit)
 {
     const size_t n = (size_t)s->now.length + 1;

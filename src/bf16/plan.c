@@ -73,7 +73,7 @@ GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const 
 GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
                                     gckpt_call *call)
 {
-    uint16_t *const narrow = (uint16_t *)(void *)call; /* nobody reads what it points to */
+    uint16_t *const narrow = (uint16_t *)(void *)call; /* only compared with NULL */
     for (int k = 0; k < t->inputs; k++)
         if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
             call->in[k].bf16 = narrow;

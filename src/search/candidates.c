@@ -34,8 +34,8 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Applies gckpt_recompute to the current schedule again, until that changes nothing: lowering does
- * so too, and moves and removed entries may change what it demands. */
+/* Applies gckpt_recompute to the current schedule again, until that changes nothing, as lowering
+ * does: moves and removals may change which recomputes it requires. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
     for (int i = 0, before = -1; i < 4 && s->p->recompute_count && s->now.length != before; i++) {
