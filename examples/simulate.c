@@ -197,7 +197,7 @@ static void write_json(FILE *f, const model *m, const simulate_ranks *r, int net
     const gckpt_plan_info info = gckpt_plan_describe(p->plan);
     static const char *const kinds[] = { "parameters", "state",   "gradients", "activations",
                                          "workspace",  "tables",  "caches",    "reduction",
-                                         "gathered",   "padding", "host_state" };
+                                         "gathered",   "host_state" };
     enum { ALL_HAVE_NAMES = 1 / (sizeof kinds / sizeof *kinds == GCKPT_BYTES_KINDS) };
     char text[512];
     fprintf(f,

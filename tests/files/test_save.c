@@ -449,9 +449,9 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":" T("18446744073709551618", 0, 8) "," B "}", 12, GCKPT_E_DATA,
       "byte 29: a list of whole numbers < 2^63" },
     { "{\"w\":" T("9223372036854775808", 0, 8) "," B "}", 12, GCKPT_E_DATA, "byte 29: a list of whole numbers < 2^63" },
-    { "{\"w\":" T("9223372036854775807", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
-    { "{\"w\":" T("4611686018427387905,4,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
-    { "{\"w\":" T("4294967296,4294967296", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
+    { "{\"w\":" T("9223372036854775807", 0, 8) "," B "}", 12, GCKPT_E_DATA, "elements for this machine" },
+    { "{\"w\":" T("4611686018427387905,4,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "elements for this machine" },
+    { "{\"w\":" T("4294967296,4294967296", 0, 8) "," B "}", 12, GCKPT_E_DATA, "elements for this machine" },
     { "{\"w\":" T("2,0", 0, 8) "," B "}", 12, GCKPT_E_DATA, "must hold the 0 bytes" },
     { "{\"w\":" T("0", 0, 0) ",\"b\":" T("1", 0, 4) "}", 4, GCKPT_E_DATA, "is missing in the file" },
     /* data_offsets that are invalid */
