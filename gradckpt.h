@@ -146,7 +146,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4694
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2215
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2221
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              842
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4496
  *     >>files     safetensors                                                                 1438
@@ -20260,11 +20260,11 @@ typedef struct {
     int excluded;         /* a node whose holes stay open, or -1 */
     uint64_t *saving;     /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials;
-    unsigned char *action; /* by node: GCKPTI_CUT_.. */
-    int64_t effort;        /* entries evaluated for the current level */
-    int64_t started;       /* effort when the current attempt began */
-    int incomplete;        /* a closure was truncated, or the search ended early */
+    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
+    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
+    int64_t effort;               /* entries evaluated for the current level */
+    int64_t started;              /* effort when the current attempt began */
+    int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -21433,8 +21433,8 @@ GCKPTI_FN void gckpti_perturb(gckpti_search *s, int64_t limit, int i)
 /* >>search/stages */
 /* ---- stages and their borders ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+ * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
 
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
@@ -21513,7 +21513,7 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
         return gckpti_child_segment(p, 0, -1, u) != gckpti_child_segment(p, 0, -1, u - 1);
-    return kind == GCKPTI_AT_NODES ||
+    return kind >= GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -21550,9 +21550,10 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
- * Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
+ * last stage if `rest` is 0. Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
+                                  gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
@@ -21566,12 +21567,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end; v++)
+            for (int v = q->first; v < q->end && rest; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = live;
+            o->kept = rest ? live : INT64_MAX / 2;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -21626,15 +21627,16 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
            a->backward <= b->backward;
 }
 
-/* Adds the option with these marks and this drop count, unless another one is as good. */
+/* Adds the option with these marks and this drop count, unless another one is as good; if `rest` is
+ * 0, for a last stage. */
 static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, const unsigned char *mark,
-                              unsigned char count)
+                              unsigned char count, int rest)
 {
     gckpti_stage_option o = { 0, 0, 0, 0, mark, count };
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
     const int fits = gckpti_emit_stage(c, q, &o) && !c->s->p->failed;
-    gckpti_measure_option(c, q, &o);
+    gckpti_measure_option(c, q, rest, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -21667,15 +21669,15 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
+ * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
     const size_t size = (size_t)(q->end - q->first);
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, &q->forward);
+    gckpti_measure_option(c, q, 1, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
@@ -21685,7 +21687,8 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
                 continue;
             tried = mark;
             for (size_t k = 0; k < sizeof counts && !p->failed; k++)
-                gckpti_try_option(c, q, mark, counts[k]);
+                for (int rest = 1; rest >= !lean; rest--)
+                    gckpti_try_option(c, q, mark, counts[k], rest);
         }
     }
     q->options = c->options - q->option;
@@ -21948,7 +21951,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a);
+            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -22071,6 +22074,9 @@ static void gckpti_find_initials(gckpti_search *s)
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    s->starts = s->initials;
+    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
+        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -22145,13 +22151,13 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
         gckpti_improve(s, level, &s->initial[best]);
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->initials && tried < tries; i++) {
+    for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;

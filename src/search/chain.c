@@ -258,7 +258,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a);
+            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);

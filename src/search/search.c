@@ -117,6 +117,9 @@ static void gckpti_find_initials(gckpti_search *s)
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    s->starts = s->initials;
+    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
+        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -191,13 +194,13 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
         gckpti_improve(s, level, &s->initial[best]);
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->initials && tried < tries; i++) {
+    for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;

@@ -160,11 +160,11 @@ typedef struct {
     int excluded;         /* a node whose holes stay open, or -1 */
     uint64_t *saving;     /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials;
-    unsigned char *action; /* by node: GCKPTI_CUT_.. */
-    int64_t effort;        /* entries evaluated for the current level */
-    int64_t started;       /* effort when the current attempt began */
-    int incomplete;        /* a closure was truncated, or the search ended early */
+    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
+    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
+    int64_t effort;               /* entries evaluated for the current level */
+    int64_t started;              /* effort when the current attempt began */
+    int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */

@@ -5,8 +5,8 @@
 #ifndef GCKPT_NO_SEARCH
 /* ---- stages and their borders ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+ * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
 
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
@@ -85,7 +85,7 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
         return gckpti_child_segment(p, 0, -1, u) != gckpti_child_segment(p, 0, -1, u - 1);
-    return kind == GCKPTI_AT_NODES ||
+    return kind >= GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -122,9 +122,10 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
- * Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
+ * last stage if `rest` is 0. Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
+                                  gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
@@ -138,12 +139,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end; v++)
+            for (int v = q->first; v < q->end && rest; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = live;
+            o->kept = rest ? live : INT64_MAX / 2;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -198,15 +199,16 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
            a->backward <= b->backward;
 }
 
-/* Adds the option with these marks and this drop count, unless another one is as good. */
+/* Adds the option with these marks and this drop count, unless another one is as good; if `rest` is
+ * 0, for a last stage. */
 static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, const unsigned char *mark,
-                              unsigned char count)
+                              unsigned char count, int rest)
 {
     gckpti_stage_option o = { 0, 0, 0, 0, mark, count };
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
     const int fits = gckpti_emit_stage(c, q, &o) && !c->s->p->failed;
-    gckpti_measure_option(c, q, &o);
+    gckpti_measure_option(c, q, rest, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -239,15 +241,15 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
+ * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
     const size_t size = (size_t)(q->end - q->first);
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, &q->forward);
+    gckpti_measure_option(c, q, 1, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
@@ -257,7 +259,8 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
                 continue;
             tried = mark;
             for (size_t k = 0; k < sizeof counts && !p->failed; k++)
-                gckpti_try_option(c, q, mark, counts[k]);
+                for (int rest = 1; rest >= !lean; rest--)
+                    gckpti_try_option(c, q, mark, counts[k], rest);
         }
     }
     q->options = c->options - q->option;

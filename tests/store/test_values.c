@@ -325,7 +325,7 @@ static void test_all_or_none(void)
 }
 
 /* Tests sizes beyond the memory, in a heap of limited size and in this machine's: they are refused with the
- * parameter's name and the bytes before any value is initialised. */
+ * bytes, and in a limited heap with the parameter's name, before any value is initialised. */
 static void test_too_large(void)
 {
     enum { MANY = 40 };
@@ -358,7 +358,7 @@ static void test_too_large(void)
         h.limit = h.live + 9 * 100000 * sizeof(float) + 1000;
         size_t live = h.live;
         CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_MEMORY);
-        CHECK_MSG(own ? strstr(gckpt_error_text(s), "\"big") != NULL
+        CHECK_MSG(own ? strstr(gckpt_error_text(s), "bytes of values and optimiser state") != NULL
                       : strstr(gckpt_error_text(s), "\"big9\": 400000 bytes") != NULL,
                   "%s", gckpt_error_text(s));
         CHECK(h.live == live && count_initialised(s) == 0);
