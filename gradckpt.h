@@ -26233,7 +26233,7 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpti_plan_param *param = &e->plan->params[ins->id];
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    const int custom = GCKPTI_RUNS_BACKENDS && param->trained &&
+    int custom = GCKPTI_RUNS_BACKENDS && param->trained &&
                        e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
     gckpt_call c;
     gckpt_update_pass pass;

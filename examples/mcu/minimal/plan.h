@@ -45,14 +45,14 @@ static const size_t gckpti_plan_live_bytes[] = {
 200, 248, 248, 252, 252, 256, 300, 296,
 248, 200, 200, 200, 200, 200, 200, };
 static const gckpt_buffer gckpti_plan_buffers[] = {
-    { 3, 5, 248, 4, 8, (gckpt_buffer_kind)0 },
-    { 5, 6, 296, 4, 8, (gckpt_buffer_kind)2 },
-    { 1, 7, 200, 48, 6, (gckpt_buffer_kind)0 },
-    { 6, 8, 248, 48, 7, (gckpt_buffer_kind)2 },
-    { 0, 15, 192, 8, 5, (gckpt_buffer_kind)3 },
-    { 0, 15, 144, 48, 4, (gckpt_buffer_kind)3 },
     { 0, 15, 0, 48, 2, (gckpt_buffer_kind)3 },
     { 0, 15, 48, 96, 3, (gckpt_buffer_kind)3 },
+    { 0, 15, 144, 48, 4, (gckpt_buffer_kind)3 },
+    { 0, 15, 192, 8, 5, (gckpt_buffer_kind)3 },
+    { 1, 7, 200, 48, 6, (gckpt_buffer_kind)0 },
+    { 3, 5, 248, 4, 8, (gckpt_buffer_kind)0 },
+    { 5, 6, 296, 4, 8, (gckpt_buffer_kind)2 },
+    { 6, 8, 248, 48, 7, (gckpt_buffer_kind)2 },
 };
 #endif
 static const gckpti_extent gckpti_plan_sizes[] = {
