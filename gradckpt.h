@@ -9313,7 +9313,7 @@ static int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64
 }
 
 /* Zeroes the gradients of inputs first..end-1, unless they accumulate. */
-static void gckpti_clear_grads(const gckpt_call *call, int first, int end)
+GCKPTI_UNUSED static void gckpti_clear_grads(const gckpt_call *call, int first, int end)
 {
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
@@ -21280,8 +21280,8 @@ static void gckpti_consider_recompute(gckpti_search *s, int x)
     s->moves++;
 }
 
-/* Lists the moves of the current schedule in s->move, best first. If the schedule exceeds the limit,
- * moves close holes and lower the excess; otherwise they remove recomputes and copies. */
+/* Lists the moves of the current schedule in s->move, best first. If it exceeds the limit, moves
+ * close holes and lower the excess; otherwise they remove recomputes and copies. */
 GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit)
 {
     const size_t n = (size_t)s->now.length + 1;
@@ -26233,8 +26233,8 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpti_plan_param *param = &e->plan->params[ins->id];
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    int custom = GCKPTI_RUNS_BACKENDS && param->trained &&
-                       e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
+    int custom =
+        GCKPTI_RUNS_BACKENDS && param->trained && e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
     gckpt_call c;
     gckpt_update_pass pass;
     gckpti_init_call(e, &c);

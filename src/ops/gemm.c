@@ -45,7 +45,7 @@ static int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64
 }
 
 /* Zeroes the gradients of inputs first..end-1, unless they accumulate. */
-static void gckpti_clear_grads(const gckpt_call *call, int first, int end)
+GCKPTI_UNUSED static void gckpti_clear_grads(const gckpt_call *call, int first, int end)
 {
     for (int i = first; i < end; i++)
         if (call->in[i].grad)

@@ -252,8 +252,8 @@ static void gckpti_consider_recompute(gckpti_search *s, int x)
     s->moves++;
 }
 
-/* Lists the moves of the current schedule in s->move, best first. If the schedule exceeds the limit,
- * moves close holes and lower the excess; otherwise they remove recomputes and copies. */
+/* Lists the moves of the current schedule in s->move, best first. If it exceeds the limit, moves
+ * close holes and lower the excess; otherwise they remove recomputes and copies. */
 GCKPTI_FN void gckpti_find_moves(gckpti_search *s, int64_t limit)
 {
     const size_t n = (size_t)s->now.length + 1;

@@ -138,8 +138,8 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpti_plan_param *param = &e->plan->params[ins->id];
     gckpti_param *q = gckpti_param_of(e, ins->id);
-    int custom = GCKPTI_RUNS_BACKENDS && param->trained &&
-                       e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
+    int custom =
+        GCKPTI_RUNS_BACKENDS && param->trained && e->plan->optimiser == GCKPT_CUSTOM_OPTIMISER;
     gckpt_call c;
     gckpt_update_pass pass;
     gckpti_init_call(e, &c);
