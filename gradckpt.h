@@ -145,8 +145,8 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4694
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2221
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4699
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2216
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              842
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4496
  *     >>files     safetensors                                                                 1438
@@ -18524,10 +18524,15 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     if (p->failed || !gckpti_schedule_reserve(scratch, s, most))
         return 0;
     gckpti_add_other_parts(p, entries, length, s);
-    if (p->recompute_count > 0)
-        (void)gckpti_pass(p, GCKPTI_PASS_POLICY, s);
-    gckpti_find_live_ranges(p, s);
-    return 1;
+    int before, passes = 0;
+    do { /* without entries that nobody reads, gckpt_recompute may require others */
+        before = s->length;
+        if (p->recompute_count > 0 &&
+            gckpti_schedule_reserve(scratch, s, before + p->recompute_count))
+            (void)gckpti_pass(p, GCKPTI_PASS_POLICY, s);
+        gckpti_find_live_ranges(p, s);
+    } while (p->recompute_count > 0 && s->length != before && ++passes < 4);
+    return !p->failed;
 }
 
 /* >>plan/lowered */
@@ -20754,15 +20759,12 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Applies gckpt_recompute to the current schedule again, until that changes nothing, as lowering
- * does: moves and removals may change which recomputes it requires. */
+/* Applies gckpt_recompute to the current schedule again after moves. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
-    for (int i = 0, before = -1; i < 4 && s->p->recompute_count && s->now.length != before; i++) {
-        before = s->now.length;
-        if (gckpti_finish_schedule(s->p, s->now.entry, before, &s->scratch, &s->next))
-            gckpti_accept_next(s);
-    }
+    if (s->p->recompute_count > 0 && gckpti_finish_schedule(s->p, s->now.entry, s->now.length,
+                                                            &s->scratch, &s->next))
+        gckpti_accept_next(s);
 }
 
 /* Makes a builder's entries the current schedule. */
@@ -20771,8 +20773,6 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
     gckpti_planner *p = s->p;
     int good = gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now);
     p->entry_count = 0;
-    if (good)
-        gckpti_reapply_policy(s);
     return good;
 }
 

@@ -129,9 +129,14 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     if (p->failed || !gckpti_schedule_reserve(scratch, s, most))
         return 0;
     gckpti_add_other_parts(p, entries, length, s);
-    if (p->recompute_count > 0)
-        (void)gckpti_pass(p, GCKPTI_PASS_POLICY, s);
-    gckpti_find_live_ranges(p, s);
-    return 1;
+    int before, passes = 0;
+    do { /* without entries that nobody reads, gckpt_recompute may require others */
+        before = s->length;
+        if (p->recompute_count > 0 &&
+            gckpti_schedule_reserve(scratch, s, before + p->recompute_count))
+            (void)gckpti_pass(p, GCKPTI_PASS_POLICY, s);
+        gckpti_find_live_ranges(p, s);
+    } while (p->recompute_count > 0 && s->length != before && ++passes < 4);
+    return !p->failed;
 }
 #endif

@@ -34,15 +34,12 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* Applies gckpt_recompute to the current schedule again, until that changes nothing, as lowering
- * does: moves and removals may change which recomputes it requires. */
+/* Applies gckpt_recompute to the current schedule again after moves. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
-    for (int i = 0, before = -1; i < 4 && s->p->recompute_count && s->now.length != before; i++) {
-        before = s->now.length;
-        if (gckpti_finish_schedule(s->p, s->now.entry, before, &s->scratch, &s->next))
-            gckpti_accept_next(s);
-    }
+    if (s->p->recompute_count > 0 &&
+        gckpti_finish_schedule(s->p, s->now.entry, s->now.length, &s->scratch, &s->next))
+        gckpti_accept_next(s);
 }
 
 /* Makes a builder's entries the current schedule. */
@@ -51,8 +48,6 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
     gckpti_planner *p = s->p;
     int good = gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now);
     p->entry_count = 0;
-    if (good)
-        gckpti_reapply_policy(s);
     return good;
 }
 
