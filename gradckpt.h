@@ -20762,8 +20762,8 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
 /* Applies gckpt_recompute to the current schedule again after moves. */
 GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 {
-    if (s->p->recompute_count > 0 && gckpti_finish_schedule(s->p, s->now.entry, s->now.length,
-                                                            &s->scratch, &s->next))
+    if (s->p->recompute_count > 0 &&
+        gckpti_finish_schedule(s->p, s->now.entry, s->now.length, &s->scratch, &s->next))
         gckpti_accept_next(s);
 }
 
