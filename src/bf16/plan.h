@@ -34,8 +34,8 @@ enum {
     GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS     /* of a row */
 };
 
-/* Whether a plan, and a request, is of bf16; whether a node of this rounding runs a fast kernel of
- * a backend; the widest instruction set from which a plan gains. */
+/* These tell whether a plan, or a request, uses bf16, and whether a node with this rounding runs a
+ * backend's fast kernel. The last is the widest instruction set from which a plan gains. */
 #define gckpti_is_bf16_plan(p)  ((p)->precision != GCKPT_FP32)
 #define gckpti_is_rounded(desc) ((desc)->bf16.precision != GCKPT_FP32)
 #define gckpti_runs_fast(bits)  (gckpti_precision_of(bits) == GCKPT_BF16_FAST)
