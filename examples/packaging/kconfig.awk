@@ -12,5 +12,12 @@ $2 ~ /^`GCKPT_NO_[A-Z0-9_]+`$/ {
     printf "config GRADCKPT_%s\n%sbool \"Leave out %s\"\n", name, line, substr(name, 4)
     if (index(" " on " ", " " name " "))
         printf "%sdefault y\n", line
-    printf "%shelp\n%sGCKPT_%s: %s\n", line, text, name, help
+    printf "%shelp\n", line
+    words = split("GCKPT_" name ": " help, word, " ")
+    for (i = 1; i <= words; i = next_line) { # kconfcheck refuses lines of 120 characters
+        written = text word[i]
+        for (next_line = i + 1; next_line <= words && length(written " " word[next_line]) <= 100; next_line++)
+            written = written " " word[next_line]
+        print written
+    }
 }
