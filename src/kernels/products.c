@@ -194,10 +194,10 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
                 d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
- * vector is not full; if vectors are shorter than 64 bytes, b is also packed, unless few rows
- * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k is small
- * and a's terms are adjacent, a block of b is one panel wide: it stays in L1. */
+/* Chooses block sizes. As measured, b is packed unless few rows use it and its last vector is full;
+ * if vectors are shorter than 64 bytes, an a with adjacent rows is also packed, since few rows some
+ * KB apart stay in L1. If k is small and a's terms are adjacent, a block of b is one panel wide: it
+ * stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;
@@ -211,7 +211,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a.k_stride != 1 || t->k > GCKPTI_KC_STRIDED)
         sizes.nc =
             gckpti_min(GCKPTI_NC, (floats / sizes.kc - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    sizes.in_place = t->b.stride == 1 && !gckpti_has_compressed(&t->b) && (W >= 16 || rows <= few);
+    sizes.in_place = t->b.stride == 1 && !gckpti_has_compressed(&t->b) && rows <= few;
     sizes.packs_a = W < 16 && t->a.k_stride != 1 && t->a.stride == 1 && rows > GCKPTI_STRIP;
     return sizes;
 }
