@@ -71,7 +71,7 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 }
 
 /* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
-GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
+GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
 {
     /* P: erf(x)/x - 1 by powers of x^2, |x| <= 1, fit 2^-29 */
     static const float middle[7] = { 0.128379166f,  -0.37612626f,    0.112835787f,   -0.0268533472f,
