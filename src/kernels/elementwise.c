@@ -15,28 +15,23 @@ static const gckpti_loops V(elementwise)[] = {
 #undef GCKPTI_UNARY_LOOPS
 #undef GCKPTI_BINARY_LOOPS
 
-/* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
+/* Runs a loop of any length. Repeated operands are read from vectors of copies; elements after the
  * last whole vector are computed as one padded vector. */
 static GCKPTI_TARGET void V(run_loop)(const gckpti_loop *s, gckpti_loop_fn loop)
 {
-    enum { COPIES = 256 };
-    float copies[3][COPIES], padded[3][W], last[W], *to;
+    float copies[3][W], padded[3][W], last[W], *to;
+    const int64_t left = s->n % W;
     gckpti_loop c = *s;
-    int64_t most = s->n, left = s->n;
     for (int k = 0; k < 3; k++)
-        if (!s->steps[k]) {
-            most = gckpti_min(most, COPIES), c.in[k] = copies[k];
-            for (int64_t j = 0; j < most; j += W)
-                V(store)(copies[k] + j, V(set1)(*s->in[k]));
-        }
-    for (; left >= W; left -= c.n, c.to += c.n) {
-        c.n = gckpti_min(most, left) / W * W;
-        loop(&c);
-        for (int k = 0; k < 3; k++)
-            c.in[k] += c.n * s->steps[k];
-    }
+        if (!s->steps[k])
+            V(store)(copies[k], V(set1)(*s->in[k])), c.in[k] = copies[k];
+    c.n -= left;
+    loop(&c);
     if (!left)
         return;
+    for (int k = 0; k < 3; k++)
+        c.in[k] += c.n * s->steps[k];
+    c.to += c.n;
     for (int k = 0; k < 3; k++)
         V(store)(padded[k], V(load_n)(c.in[k], left)), c.in[k] = padded[k];
     V(store)(last, V(load_n)(s->accumulate ? c.to : padded[0], left));

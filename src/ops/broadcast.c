@@ -168,7 +168,7 @@ static void gckpti_sum_plane(const gckpti_strided *s)
     enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = 4 * GCKPTI_COLUMNS, BLOCK = GCKPTI_COLUMNS };
     const int64_t *size = s->it.size, *step = s->it.step[3], line = s->it.step[2][1];
     const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? (int64_t)ROWS : size[1];
-    float terms[ROWS * COLUMNS], transposed[ROWS * BLOCK];
+    float terms[ROWS * COLUMNS], transposed[ROWS * (BLOCK + 16)];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     for (int64_t r = 0; r < size[1]; r += most)
@@ -184,10 +184,8 @@ static void gckpti_sum_plane(const gckpti_strided *s)
             call.grad_out = g, call.shape = gckpt_shape2(rows, row);
             for (int64_t k = 0, columns; !step[0] && k < n; k += columns) {
                 columns = gckpti_min(n - k, BLOCK);
-                for (int64_t c = 0; c < columns; c++)
-                    for (int64_t i = 0; i < rows; i++)
-                        transposed[c * rows + i] = g[i * row + k + c];
-                call.grad_out = transposed, call.shape = gckpt_shape2(columns, rows);
+                gckpti_kernels_of(s->call)->pack(g + k, 1, row, rows, columns, transposed, ROWS);
+                call.grad_out = transposed, call.shape = gckpt_shape2(columns, ROWS);
                 gckpti_kernels_of(s->call)->column_sums(&sums, 0, rows);
             }
             if (step[0])

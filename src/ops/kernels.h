@@ -40,14 +40,16 @@ typedef struct { /* gradients: of each input */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
+    void (*pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k, float *d,
+                 int64_t width); /* transposes, for step 1: see kernels/products.c */
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
     float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
                     int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
+    void (*add)(float *to, const float *from, int64_t n);        /* to += from */
+    const gckpti_loops *elementwise;                             /* by GCKPTI_KIND_.. */
     void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
-    void (*rows[3][2])(const gckpt_call *call, int64_t row); /* GCKPTI_ROW_OP_..: both passes */
+    void (*rows[3][2])(const gckpt_call *call, int64_t row);     /* GCKPTI_ROW_OP_..: both passes */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;

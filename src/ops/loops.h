@@ -62,8 +62,8 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of operand i from j on. Only plain loops have repeated operands. */
-#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + (GCKPTI_ISA < 0 ? j * s.steps[i] : j), W)
+/* Returns W elements of operand i from j on; a repeated operand has W copies (V(run_loop)). */
+#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + j * s.steps[i], W)
 #define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
     GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
