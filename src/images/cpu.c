@@ -57,6 +57,7 @@ GCKPTI_FN void gckpti_grouped_begin(const gckpti_conv *s, gckpti_grouped_tile *t
         tile->w[k] = pack ? pack + k * g * tile->n : s->w + w;
         tile->dw[k] = s->out + w;
         tile->y[k] = ky * rows.dilation, tile->x[k] = kx * cols.dilation;
+        tile->offset[k] = (tile->y[k] * cols.size + tile->x[k]) * all;
     }
 }
 
@@ -68,6 +69,7 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
     const int large = s->z->rows * rows.size * cols.size * all > GCKPTI_LARGE_FLOATS;
     const float *from = s->from, *zeros = tile->zeros;
     const float *start = s->start ? s->start + tile->c : zeros;
+    const int64_t last = (cols.taps - 1) * cols.dilation;
     tile->windows = 0;
     for (int p = 0; p < GCKPTI_TILE_WINDOWS; p++) {
         const int here = p < left && tile->row < s->z->rows;
@@ -76,10 +78,13 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         const int64_t x = tile->j * cols.stride + cols.first;
         const uint64_t high = here ? (uint64_t)rows.size : 0, wide = (uint64_t)cols.size;
         const int64_t at = ((tile->row * rows.size + y) * cols.size + x) * all + tile->c;
+        const uint64_t first_y = (uint64_t)(y + tile->y[0]), last_x = (uint64_t)(x + last);
+        const int whole = first_y < high && (uint64_t)(y + tile->y[taps - 1]) < high &&
+                          (uint64_t)x < wide && last_x < wide;
         for (int64_t k = 0; k < taps; k++) {
-            const int64_t dy = tile->y[k], dx = tile->x[k];
-            const int inside = (uint64_t)(y + dy) < high && (uint64_t)(x + dx) < wide;
-            tile->from[k][p] = inside ? from + (at + (dy * cols.size + dx) * all) : zeros;
+            const int inside =
+                whole || ((uint64_t)(y + tile->y[k]) < high && (uint64_t)(x + tile->x[k]) < wide);
+            tile->from[k][p] = inside ? from + (at + tile->offset[k]) : zeros;
         }
         tile->to[p] = here && !dw ? s->out + to : tile->unused;
         tile->start[p] = !here ? zeros : dw ? s->w + to : adds ? s->out + to : start;
@@ -89,10 +94,9 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         if (tile->i == rows.results)
             tile->i = 0, tile->row++;
     }
-    for (int64_t k = 0; k < taps && large; k++)
-        for (int p = 0; p < GCKPTI_TILE_WINDOWS; p++)
-            for (int64_t c = 0; c < tile->n; c += 16)
-                __builtin_prefetch(tile->from[k][p] + c);
+    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large; p++) /* earlier taps were read before */
+        for (int64_t c = 0; c < tile->n; c += 16)
+            __builtin_prefetch(tile->from[taps - 1][p] + c);
     return tile->windows > 0;
 }
 

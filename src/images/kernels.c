@@ -18,16 +18,16 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
             const int64_t width = y < 0 || y >= r[0].size ? 0 : s->width;
             float *to = d + l;
             n = gckpti_min(terms - l, s->tap_len - c);
+            const int64_t last = n > W ? n - W : 0;
             for (int64_t q = 0; q < some; q++, x += s->step, to += d_row) {
-                const int64_t at = gckpti_min(x < 0 ? -x : 0, n), end = gckpti_min(width - x, n);
-                if (end - at == n && n >= W) {
+                if (x >= 0 && x <= width - n) {
                     for (int64_t e = 0; e < n - W; e += W)
                         V(store)(to + e, V(load)(from + x + e));
-                    V(store)(to + n - W, V(load)(from + x + n - W));
+                    V(store_n)(to + last, V(load_n)(from + x + last, n), n);
                     continue;
                 }
-                if (end - at < n)
-                    memset(to, 0, (size_t)n * sizeof *to);
+                const int64_t at = gckpti_min(x < 0 ? -x : 0, n), end = gckpti_min(width - x, n);
+                memset(to, 0, (size_t)n * sizeof *to);
                 if (end > at)
                     memcpy(to + at, from + x + at, (size_t)(end - at) * sizeof *to);
             }

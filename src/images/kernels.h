@@ -40,6 +40,7 @@ typedef struct {
     float *unused;      /* the place of results after the last */
     int64_t c, n, first, taps, windows, w_term;       /* w_term: between a group's terms of w */
     int64_t y[GCKPTI_TILE_TAPS], x[GCKPTI_TILE_TAPS]; /* of the taps, from tap (0,0) */
+    int64_t offset[GCKPTI_TILE_TAPS];                 /* in floats, of (y,x) */
     int64_t row, i, j;                                /* the next result: (i,j) of image `row` */
 } gckpti_grouped_tile;
 

@@ -1,4 +1,29 @@
 #ifndef GCKPT_NO_IMAGES
+/* Computes the result at `at` of an upsample, or adds its gradient to dx; from: the pixels of the
+ * taps. If their number is a constant, weights stay in registers. */
+GCKPTI_INLINED void V(upsample_taps)(const gckpt_call *call, int64_t at, const int64_t *from,
+                                     const float *weight, int taps)
+{
+    const int64_t n = call->shape.d[3];
+    const float *x = call->in[0].data, *g = call->grad_out;
+    float *dx = call->in[0].grad, *y = call->out + at;
+    for (int64_t c = 0; g && c < n; c += W) {
+        const FLOATS d = V(load_n)(g + at + c, n - c);
+        GCKPTI_UNROLL
+        for (int k = 0; k < taps; k++) {
+            float *to = dx + from[k] + c;
+            V(store_n)(to, V(fma)(V(set1)(weight[k]), d, V(load_n)(to, n - c)), n - c);
+        }
+    }
+    for (int64_t c = 0; !g && c < n; c += W) {
+        FLOATS sum = V(zero)();
+        GCKPTI_UNROLL
+        for (int k = 0; k < taps; k++)
+            sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
+        V(store_n)(y + c, sum, n - c);
+    }
+}
+
 /* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
 GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
 {
@@ -6,32 +31,22 @@ GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
     const int64_t image = row / out[1], i = row % out[1];
     const int mode = ((const gckpti_upsample *)call->attributes)->mode;
     const gckpti_interp p = gckpti_interp_of(mode, in[1], out[1], i);
-    const float *x = call->in[0].data;
     for (int64_t j = 0, at = row * out[2] * n; j < out[2]; j++, at += n) {
         const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], j);
-        const float *g = call->grad_out ? call->grad_out + at : NULL;
-        float weight[4], *dx = call->in[0].grad, *y = g ? NULL : call->out + at;
-        int64_t from[4], c = 0;
+        float weight[4];
+        int64_t from[4];
         int taps = 0;
         for (int a = 0; a < p.n; a++)
             for (int b = 0; b < q.n; b++, taps++) {
                 weight[taps] = p.weight[a] * q.weight[b];
                 from[taps] = ((image * in[1] + p.index[a]) * in[2] + q.index[b]) * n;
             }
-        for (int k = 0; g && k < taps; k++)
-            for (c = 0; c < n; c += W) {
-                float *to = dx + from[k] + c;
-                const FLOATS old = V(load_n)(to, n - c), w = V(set1)(weight[k]);
-                V(store_n)(to, V(fma)(w, V(load_n)(g + c, n - c), old), n - c);
-            }
-        if (!g && mode == GCKPT_NEAREST)
-            memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
-        for (; !g && c < n; c += W) {
-            FLOATS sum = V(zero)();
-            for (int k = 0; k < taps; k++)
-                sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
-            V(store_n)(y + c, sum, n - c);
-        }
+        if (mode == GCKPT_NEAREST && !call->grad_out)
+            memcpy(call->out + at, call->in[0].data + from[0], (size_t)n * sizeof(float));
+        else if (W > 1 && taps == 4)
+            V(upsample_taps)(call, at, from, weight, 4);
+        else
+            V(upsample_taps)(call, at, from, weight, taps);
     }
 }
 

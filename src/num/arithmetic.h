@@ -94,8 +94,12 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #endif
 }
 
-/* Returns a*b, which no compiler can contract with an addition; a result of -0 becomes +0. */
-GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
+/* Returns a*b, which no compiler can contract with an addition; a result of -0 becomes +0. (In
+ * double, the product is exact.) */
+GCKPTI_INLINE float gckpti_mul(float a, float b)
+{
+    return GCKPTI_FMA ? gckpti_fma(a, b, 0.0f) : (float)((double)a * (double)b + 0.0);
+}
 
 /* Returns m's root, to nearest, in `digits` binary digits; m's top two bits give the first. */
 GCKPTI_INLINE uint64_t gckpti_isqrt(uint64_t m, int digits)
