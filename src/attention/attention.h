@@ -22,7 +22,6 @@ typedef struct {
     int64_t keys, ahead;
 } gckpti_visible;
 
-/* Returns whether the visible keys depend on the position. */
 static inline int gckpti_uses_position(const gckpti_attention *o)
 {
     return o->causal > 1 || o->extras > 1;

@@ -44,7 +44,6 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     return mask + (backward ? 2 * across + 3 * along + 2 * scores : across + along + scores);
 }
 
-/* Sets the workspace of a call. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;

@@ -46,7 +46,6 @@ GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size
     return p->gradients++;
 }
 
-/* Returns whether a target belongs to the body. */
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].node >= p->prologue;

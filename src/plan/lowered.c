@@ -205,7 +205,6 @@ static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, in
     return workspace;
 }
 
-/* Lists the buffers and operands of all instructions. */
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length, workspace = -1;

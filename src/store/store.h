@@ -193,7 +193,6 @@ static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* Initialises all uninitialised values. */
 GCKPTI_FN void gckpti_init_all_values(gckpt_store *s);
 
 /* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
@@ -215,7 +214,6 @@ GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #endif
 
 /* ---- store/calls.c ---- */
-/* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 #include "dist/parts.h"
 #include "quant/kinds.h"
