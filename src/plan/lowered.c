@@ -310,8 +310,6 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     if (result != GCKPT_OK)
         return result;
     gckpti_build_buffers(p, d);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
 #endif
