@@ -14,14 +14,12 @@
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
 
-#ifndef GCKPT_NO_DEVICES
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
     const gckpt_backend *backend; /* NULL without a mirror */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
-#endif
 
 /* ---- store/params.c ---- */
 typedef struct {
