@@ -164,7 +164,7 @@ extern "C" {
 #define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
 #define GCKPTI_INLINE    GCKPTI_DEVICE static inline
-#define GCKPTI_ARENA_MAX (PTRDIFF_MAX >> 53 ? 1ll << 53 : PTRDIFF_MAX / 8) /* bytes of an arena */
+#define GCKPTI_ARENA_MAX (PTRDIFF_MAX / 8) /* most bytes of an arena */
 #define GCKPTI_NO_OFFSET SIZE_MAX
 /* GCKPT_SMALL implies, in addition to omitted features (api.h): small numbers and stack frames
  * (IS_SMALL); plans that are constants of the program, and no planner (RUNS_BUILT); only the plain

@@ -247,12 +247,13 @@ static const unsigned char gckpti_bytes_kinds[] = {
     GCKPT_BYTES_GRADIENTS,   GCKPT_BYTES_WORKSPACE,   GCKPT_BYTES_REDUCTION
 };
 
-/* Sums the live bytes at each instruction with a difference array, in double, which is exact up to
- * GCKPTI_ARENA_MAX; finds the peak and its bytes by kind. */
+/* Sums the live bytes at each instruction with a difference array, exactly in size_t and, to detect
+ * overflow, in double; finds the peak and its bytes by kind. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
 {
     const size_t slots = d->length + 2;
-    double live = 0;
+    double estimate = 0;
+    size_t live = 0;
     int peak = 0;
     gckpti_scratch_clear(&p->temp);
     d->live_bytes = (size_t *)gckpti_scratch_alloc(&d->scratch, slots, sizeof *d->live_bytes);
@@ -263,14 +264,18 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
         const gckpt_buffer *b = &d->buffers[i];
         change[b->start] += (double)b->size;
         change[b->end + 1] -= (double)b->size;
+        d->live_bytes[b->start] += b->size;
+        d->live_bytes[b->end + 1] -= b->size; /* unsigned wrap-around, undone by the sum */
     }
     for (int x = 0; x <= (int)d->length; x++) {
-        live += change[x];
-        d->live_bytes[x] = live > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : (size_t)live;
-        peak = live > d->peak_estimate ? x : peak;
-        d->peak_estimate = live > d->peak_estimate ? live : d->peak_estimate;
+        estimate += change[x];
+        live += d->live_bytes[x];
+        d->live_bytes[x] = live;
+        d->peak_estimate = estimate > d->peak_estimate ? estimate : d->peak_estimate;
+        peak = live > d->peak ? x : peak;
+        d->peak = live > d->peak ? live : d->peak;
     }
-    d->peak = d->live_bytes[peak];
+    d->peak = d->peak_estimate > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : d->peak;
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         int kind = gckpti_bytes_kinds[b->kind];
