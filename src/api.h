@@ -691,7 +691,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
 /* Returns 1 if every split of the batch gives the same bits (not for GCKPT_BF16_FAST: manual, 5m),
  * else 0 and in *op the op that mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
-/* Buffers of the step arena, ordered by the last instruction that uses them. The sizes of the
+/* Buffers of the step arena, in the order they begin. The sizes of the
  * buffers in use at an instruction add up to gckpt_usage.live; such buffers do not overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
@@ -707,7 +707,7 @@ typedef struct {
     int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-/* Describes buffer i. Buffers are in the order they begin. */
+/* Describes buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);

@@ -1004,9 +1004,16 @@ END {
         merge_cold()
     }
     for (i = 1; i <= lines && !bad; i++) {
-        if (i in dropped || (edition != "" && text[i] == "" && blank))
+        if (i in dropped)
             continue
-        blank = text[i] == ""
+        if (text[i] == "") {
+            blank = 1
+            continue
+        }
+        if (blank && !opens && text[i] !~ /^#e/) # one, and none at the ends of an #if
+            print ""
+        blank = 0
+        opens = text[i] ~ /^(#if|\/\* >>)/
         printf "%s", comment_of[i]
         if (text[i] == "@contents@")
             contents()

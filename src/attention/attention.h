@@ -22,7 +22,6 @@ typedef struct {
     int64_t keys, ahead;
 } gckpti_visible;
 
-/* Returns whether the visible keys depend on the position. */
 static inline int gckpti_uses_position(const gckpti_attention *o)
 {
     return o->causal > 1 || o->extras > 1;
@@ -37,10 +36,9 @@ typedef struct {
     int64_t step[4]; /* from one row of the batch, head, query and key to the next; 0 to repeat */
 } gckpti_attn_mask;
 
-/* Returns whether the op is masked_attention, whose mask fast kernels find in their state. */
 static inline int gckpti_has_mask(const gckpt_call *call)
 {
-    return !GCKPTI_IS_SMALL && ((const gckpti_attention *)call->attributes)->extras < 0;
+    return ((const gckpti_attention *)call->attributes)->extras < 0;
 }
 
 struct gckpti_attn;
@@ -69,9 +67,7 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t group;               /* query heads per key head */
     int64_t shared_keys;         /* S if heads share keys, else 0 */
     int64_t window;              /* largest number of keys that a query sees */
-#ifndef GCKPT_SMALL
     gckpti_attn_mask mask;
-#endif
 } gckpti_attn;
 
 /* Return the first key of query i's window; the first key of that key's tile; how many of n keys
@@ -114,18 +110,17 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 
 /* Returns the offset of the mask's element of query i and key j; head 0 is that of row 0. */
-static inline int64_t gckpti_attn_at_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
-                                          int64_t head, int64_t i, int64_t j)
+static inline int64_t gckpti_attn_at_mask(const gckpti_attn *h, int64_t head, int64_t i, int64_t j)
 {
-    const int64_t *step = mask->step;
+    const int64_t *step = h->mask.step;
     return head / h->heads * step[0] + head % h->heads * step[1] + i * step[2] + j * step[3];
 }
 
 /* Returns score s of query i and key j of a head, plus the mask, if there is one. */
-static inline float gckpti_attn_plus_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
-                                          float s, int64_t head, int64_t i, int64_t j)
+static inline float gckpti_attn_plus_mask(const gckpti_attn *h, float s, int64_t head, int64_t i,
+                                          int64_t j)
 {
-    return mask ? s + mask->x[gckpti_attn_at_mask(h, mask, head, i, j)] : s;
+    return h->mask.x ? s + h->mask.x[gckpti_attn_at_mask(h, head, i, j)] : s;
 }
 
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or

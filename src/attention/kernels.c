@@ -114,7 +114,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t head,
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
         for (int64_t e = 0; h->mask.x && e < n; e++)
-            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], head, i, j + e);
+            p[e] = gckpti_attn_plus_mask(h, p[e], head, i, j + e);
         for (int64_t e = 0; e < from; e++)
             p[e] = -GCKPTI_INFINITY;
         float factor = V(online)(p, p, n, j == first, &max, &sum);

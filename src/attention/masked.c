@@ -10,19 +10,6 @@
  * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
  * several heads and rows may share the mask. */
 
-static void gckpti_masked_output(const gckpti_attn *h, int64_t head, int64_t first, float *scratch)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    gckpti_attention_queries(h, head, first, scratch, &mask);
-}
-
-static void gckpti_masked_gradients(const gckpti_attn *h, int64_t head, float *scratch)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    (void)scratch;
-    gckpti_attention_add(h, head, &mask);
-}
-
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
  * elements ---- */
 typedef struct {
@@ -35,7 +22,6 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
     const int64_t end = gckpti_min(i + GCKPTI_KEY_TILE, h->t);
     const int64_t n = gckpti_min(h->s - j0, GCKPTI_KEY_TILE);
     const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
@@ -49,8 +35,8 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
         gckpti_attention_dots(h, call->grad_out + at, in[2].data + key, n, dp);
         for (int64_t j = 0; j < n; j++) {
             const float s = gckpti_attn_score(h, score[j]);
-            const float p = gckpti_exp(gckpti_attn_plus_mask(h, &mask, s, head, i, j0 + j) - lse);
-            float *d = in[3].grad + gckpti_attn_at_mask(h, &mask, head, i, j0 + j);
+            const float p = gckpti_exp(gckpti_attn_plus_mask(h, s, head, i, j0 + j) - lse);
+            float *d = in[3].grad + gckpti_attn_at_mask(h, head, i, j0 + j);
             *d = gckpti_fma(p, dp[j] - delta, *d);
         }
     }
@@ -76,22 +62,17 @@ static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
 
 static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
 {
-    const gckpti_attention_kernels plain = { gckpti_masked_output,
-                                             GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
     gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
     f32.precision = GCKPT_FP32, f32.inputs = 3;
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
     gckpti_mask_items s = { gckpti_attn_of(&f32), { 1, 1, 1, 1 } };
     const int64_t all[4] = { call->shape.d[0], s.h.heads, s.h.blocks,
                              (s.h.s + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE };
     int64_t items = 1;
     for (int k = 0; k < 4; items *= s.n[k++])
-        if (mask.step[k])
+        if (s.h.mask.step[k])
             s.n[k] = all[k];
-    if (backward && !call->kernels)
-        gckpti_clear_grads(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
-        gckpti_run_heads(&f32, backward, GCKPTI_KERNEL_OF(call, attention->heads, &plain));
+        gckpti_run_attention(&f32, backward);
     if (!backward || !call->in[3].grad)
         return;
     gckpti_clear_grads(call, 3, 4);

@@ -65,7 +65,7 @@ static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64
     const int64_t n = gckpti_min(h->s - j0, GCKPTI_QK_TILE);
     if (!h->mask.x)
         return;
-    const float *x = h->mask.x + gckpti_attn_at_mask(h, &h->mask, head, i0, j0);
+    const float *x = h->mask.x + gckpti_attn_at_mask(h, head, i0, j0);
     if (across && along) {
         V(pack)(x, along, across, m, n, to, GCKPTI_QK_TILE);
         return;
@@ -267,7 +267,7 @@ static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, i
     if (h->cap > 0.0f)
         V(softcaps)(p, m * TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < m; i++, p += TILE, dp += TILE) {
-        const int64_t first = gckpti_attn_at_mask(h, &h->mask, head, i0 + i, j0);
+        const int64_t first = gckpti_attn_at_mask(h, head, i0 + i, j0);
         const float *mask = h->mask.x + first;
         float *to = call->in[3].grad + first;
         const FLOATS lse = V(set1)(((const float *)call->saved)[head * h->t + i0 + i]);

@@ -44,7 +44,6 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     return mask + (backward ? 2 * across + 3 * along + 2 * scores : across + along + scores);
 }
 
-/* Sets the workspace of a call. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -95,13 +94,16 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
+static void gckpti_set_mask(gckpti_attn *h)
 {
-    const gckpt_shape *shape = &call->in[3].shape;
-    gckpti_attn_mask mask = { call->in[3].data, { 0, 0, 0, 0 } };
+    const gckpt_arg *mask = &h->call->in[3];
+    const gckpt_shape *shape = &mask->shape;
+    memset(&h->mask, 0, sizeof h->mask);
+    if (!gckpti_has_mask(h->call))
+        return;
+    h->mask.x = mask->data;
     for (int64_t k = 1, stride = 1; k <= shape->n; stride *= shape->d[shape->n - k++])
-        mask.step[4 - k] = shape->d[shape->n - k] > 1 ? stride : 0;
-    return mask;
+        h->mask.step[4 - k] = shape->d[shape->n - k] > 1 ? stride : 0;
 }
 
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
@@ -120,11 +122,7 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
-#ifndef GCKPT_SMALL
-    memset(&h.mask, 0, sizeof h.mask);
-    if (gckpti_has_mask(call))
-        h.mask = gckpti_attn_mask_of(call);
-#endif
+    gckpti_set_mask(&h);
     return h;
 }
 
@@ -240,8 +238,8 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head, int64_t first,
-                                             float *scratch, const gckpti_attn_mask *mask)
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
+                                    float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
@@ -260,9 +258,9 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head,
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
             gckpti_attention_scores(h, at, tile, from, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY
-                                : gckpti_attn_plus_mask(h, mask, gckpti_attn_score(h, p[j]), head,
-                                                        i, j0 + j);
+                p[j] = j < from
+                           ? -GCKPTI_INFINITY
+                           : gckpti_attn_plus_mask(h, gckpti_attn_score(h, p[j]), head, i, j0 + j);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
@@ -280,20 +278,14 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head,
     }
 }
 
-static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
-                                    float *scratch)
-{
-    gckpti_attention_queries(h, head, first, scratch, NULL);
-}
-
-GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
-                                         const gckpti_attn_mask *mask)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
+    (void)scratch;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -313,7 +305,7 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
             key += from * h->kv_c;
             for (int64_t j = from; j < n; j++, key += h->kv_c) {
                 const float s = gckpti_attn_score(h, score[j]);
-                float p = gckpti_exp(gckpti_attn_plus_mask(h, mask, s, head, i, j0 + j) - lse);
+                float p = gckpti_exp(gckpti_attn_plus_mask(h, s, head, i, j0 + j) - lse);
                 if (in[2].grad)
                     gckpti_axpy(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
@@ -325,12 +317,6 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
                     gckpti_axpy(ds, q, d, in[1].grad + key);
             }
         }
-}
-
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
-{
-    (void)scratch;
-    gckpti_attention_add(h, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)

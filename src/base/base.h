@@ -36,7 +36,6 @@ GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 
-/* Returns a gckpti_text that appends to the object's text. */
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Sets the object's last or sticky error, unless it has a sticky one. */

@@ -197,10 +197,8 @@ enum { GCKPTI_RUNS_BACKENDS = !GCKPTI_IS_SMALL };
 enum { GCKPTI_TEXT_BYTES = GCKPTI_WITH_TEXT ? 256 : 1 }; /* bytes of an error text */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
-#define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
 #else
 #define GCKPTI_OWN_FRAME
-#define GCKPTI_IN_EACH static inline
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
  * Tests set it to 1 and use their own threads. */

@@ -18,7 +18,6 @@ typedef struct gckpti_dist_model {
     int *first; /* by backward_index: tensor of the first REDUCE after that backward, or -1 */
 } gckpti_dist_model;
 
-/* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const int ranks = gckpti_ranks_of(g->store);

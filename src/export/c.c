@@ -225,7 +225,6 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
     gckpti_print(out, optional ? "#endif\n" : "");
 }
 
-/* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out,

@@ -11,7 +11,6 @@ static inline int gckpti_is_copy_back(const gckpti_planner *p, int entry)
     return entry >= p->nodes && entry < 2 * p->nodes;
 }
 
-/* Returns the kind of an entry's instruction. */
 static inline gckpt_kind gckpti_entry_kind(const gckpti_planner *p, int entry)
 {
     static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
@@ -29,7 +28,6 @@ static inline int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
 }
 
-/* Returns the cost of an offload or a reload of these parts of a node. */
 static inline uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
 {
     return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));

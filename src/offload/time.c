@@ -92,7 +92,6 @@ static void gckpti_release_offloads(gckpti_timeline *c, int x)
     c->count = pending;
 }
 
-/* Starts a copy of parts of node u. */
 static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
 {
     c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,

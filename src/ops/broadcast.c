@@ -241,10 +241,6 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
-#if GCKPTI_HAS_FAST
-    if (call->in[where].grad == whole && call->in[where + 1].grad == whole)
-        return; /* both gradients are g itself (PASSES_GRAD) */
-#endif
     s.call = call, s.plane = gckpti_loop_plane, s.to = 3, s.count = 0, s.cost = 4;
     for (int k = 0; k < call->inputs && flat; k++)
         flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;

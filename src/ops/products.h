@@ -80,7 +80,6 @@ GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
 
-/* Returns the transpose of an operand. */
 static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
 {
     gckpti_operand y = *x;

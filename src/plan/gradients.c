@@ -46,7 +46,6 @@ GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size
     return p->gradients++;
 }
 
-/* Returns whether a target belongs to the body. */
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].node >= p->prologue;
@@ -104,18 +103,20 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
     p->late = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    for (int u = 0; u < p->nodes && !p->failed; u++) {
+    if (p->failed)
+        return;
+    for (int u = 0; u < p->nodes; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
         p->needed_by[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
+    for (int u = p->prologue; u < p->nodes; u++) { /* nodes that a backward reads */
         const gckpti_node *q = &p->node[u];
         for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
             gckpti_set_min(&p->needed_by[p->edges[k]], q->backward_index);
         if (q->backward_index >= 0 && (q->side_effect || q->reads_saved))
             gckpti_set_min(&p->needed_by[u], q->backward_index);
     }
-    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* nodes that a needed node reads */
+    for (int u = p->nodes; u-- > p->prologue;) { /* nodes that a needed node reads */
         const gckpti_node *q = &p->node[u];
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))
@@ -125,8 +126,6 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         key[u].value = u;
         key[u].key = (uint64_t)p->needed_by[u];
     }
-    if (p->failed)
-        return;
     gckpti_sort_keys(key + from, key + n, n - from);
     for (size_t i = from; i < n; i++) {
         p->late[i] = key[i].value;

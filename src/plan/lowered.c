@@ -205,7 +205,6 @@ static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, in
     return workspace;
 }
 
-/* Lists the buffers and operands of all instructions. */
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length, workspace = -1;
@@ -316,8 +315,6 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     if (result != GCKPT_OK)
         return result;
     gckpti_build_buffers(p, d);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
 #endif

@@ -515,13 +515,11 @@ GCKPTI_FN int gckpti_child_segment(const gckpti_planner *p, int group, int segme
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Returns the node of an entry. */
 static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? ~entry : entry >= p->nodes ? entry % p->nodes : entry;
 }
 
-/* Returns the nodes whose values an entry reads. */
 static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, int *count)
 {
     const gckpti_node *u = &p->node[gckpti_entry_node(p, entry)];
@@ -536,7 +534,6 @@ GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *
 GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
                                      gckpti_scratch *scratch, gckpti_schedule *s);
 
-/* Resets p->state before a pass. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
 
 /* Removes forwards that nobody reads, except the first of a loss or side effect, and fills in the
@@ -575,7 +572,6 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
     return bytes;
 }
 
-/* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;

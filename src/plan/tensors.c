@@ -64,7 +64,6 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return (size_t)gckpti_elements(&t->shape) * gckpti_gradient_size(p->rounding[t->base->id]);
 }
 
-/* Returns the bytes of t's elements as floats. */
 GCKPTI_FN size_t gckpti_f32_bytes(const gckpt_tensor *t)
 {
     return sizeof(float) * (size_t)gckpti_elements(&t->shape);

@@ -19,7 +19,6 @@ static const char *gckpti_first_fault(const gckpti_fault *fault, size_t n)
 }
 #define GCKPTI_FIRST_FAULT(faults) gckpti_first_fault(faults, sizeof(faults) / sizeof *(faults))
 
-/* Checks loss term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
@@ -52,7 +51,6 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks a request before any planning. */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)
 {

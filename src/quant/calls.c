@@ -4,7 +4,6 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Returns 1 if a parameter of this shape can have the storage. */
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);

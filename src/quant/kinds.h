@@ -102,7 +102,6 @@ GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t
 /* Returns a description of a parameter's values on the host, without destination. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
 
-/* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
 /* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
@@ -114,7 +113,6 @@ GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const f
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 
 /* ---- quant/ops.c ---- */
-/* Decompresses all elements to all->to. */
 GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compressed *all);
 #define gckpti_cpu_dequantise gckpti_decompress_all
 #else

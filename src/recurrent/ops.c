@@ -303,7 +303,6 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
-/* Writes panel i. */
 static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;

@@ -23,7 +23,6 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_n
     return s;
 }
 
-/* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
     return gckpti_min(gckpti_rows_end(e) - e->step.row, e->plan->rows);

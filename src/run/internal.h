@@ -53,5 +53,4 @@ static inline int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *n
     return !(node->compensated >> i & 1) ? 0 : in_step ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Returns 1 if x is neither a NaN nor an infinity. */
 static inline int gckpti_is_finite(double x) { return x - x == 0; }

@@ -38,7 +38,6 @@ static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_des
                : NULL;
 }
 
-/* Checks plan and desc before the executor is created. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                            const gckpt_exec_desc *d)
 {

@@ -223,8 +223,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p);
 
 /* ---- run/call.c ---- */
-
-/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
 
 /* ---- run/feeds.c ---- */

@@ -14,14 +14,12 @@
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
 
-#ifndef GCKPT_NO_DEVICES
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
     const gckpt_backend *backend; /* NULL without a mirror */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
-#endif
 
 /* ---- store/params.c ---- */
 typedef struct {
@@ -193,7 +191,6 @@ static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* Initialises all uninitialised values. */
 GCKPTI_FN void gckpti_init_all_values(gckpt_store *s);
 
 /* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
@@ -215,7 +212,6 @@ GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #endif
 
 /* ---- store/calls.c ---- */
-/* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 #include "dist/parts.h"
 #include "quant/kinds.h"

@@ -102,7 +102,6 @@ static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
     return m;
 }
 
-/* Returns whether an op reads padding rows of input k. */
 static int gckpti_reads_padding(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
 {
     const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;

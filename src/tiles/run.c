@@ -107,7 +107,6 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     node.op->forward(c);
 }
 
-/* Runs a fused group. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
 {
     const gckpti_fused *fused = (const gckpti_fused *)call->attributes;

@@ -161,7 +161,6 @@ static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradi
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
-/* Scans the results of a FORWARD or BACKWARD. */
 static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
 {
     const gckpt_exec *e = scan->e;
