@@ -162,8 +162,11 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
     const uint32_t *b = t->b;
     float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
     for (int64_t i = t->m; i < 2 * t->m && i < t->c_rows; i++)
-        for (int64_t j = 0; j < t->width; j += 16)
-            __builtin_prefetch(c + i * t->c_row + j, 1);
+        if (t->c_bf16)
+            __builtin_prefetch(t->c_bf16 + i * t->bf16_row, 1);
+        else
+            for (int64_t j = 0; j < t->width; j += 16)
+                __builtin_prefetch(c + i * t->c_row + j, 1);
     if (t->from) {
         const float *from = t->from, *from_low = from + 16 * t->from_row;
         const int64_t row = 4 * t->from_row;
@@ -206,8 +209,6 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_STORE(2, c_low, c_row);
     if (low && right)
         GCKPTI_AMX_STORE(3, c_low + 16, c_row);
-    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        gckpti_narrow_amx(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {

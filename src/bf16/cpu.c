@@ -97,42 +97,46 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Computes tile t of n columns; in `temp` if c is NULL or t has fewer rows or columns than tiles
- * need. (A packed a has further rows.) */
+/* Computes tile t of n columns; in `temp`, to which c is set, if c is NULL or t has fewer rows or
+ * columns than tiles need. (A packed a has further rows.) */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
-                                  int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
+                                  int exact, gckpti_mixed_tile *t, int64_t n, float *temp)
 {
-    float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
     const int64_t m = t->m, rows = exact ? gckpti_ceil_to(m, kernel->row_step) : m;
     const int edge = rows > m || n < t->width;
     if (edge || !t->c) {
-        t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
-        if (edge && all.from && !start)
+        t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = edge ? 0 : t->c_rows;
+        if (edge && all.from && !t->start)
             gckpti_copy_rows(all.from, all.from_row, temp, GCKPTI_PANEL, m, n);
         if (edge && all.from)
             t->from = temp, t->from_row = GCKPTI_PANEL;
     }
-    for (int64_t i = 0; start && i < m; i++)
-        s->kernels->widen(start + i * all.bf16_row, t->c + i * t->c_row, n);
-    if (start)
+    for (int64_t i = 0; t->start && i < m; i++)
+        s->kernels->widen(t->start + i * all.bf16_row, t->c + i * t->c_row, n);
+    if (t->start)
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
         exact = exact && gckpti_starts_never_flush(t, n);
     t->m = rows;
-    if (edge || !exact)
-        t->c_bf16 = NULL;
     if (exact)
         kernel->run(t);
     else
         t->width = n, gckpti_mixed_tile_scalar(t, s->chain);
-    if (all.c_bf16 && !t->c_bf16)
-        for (int64_t i = 0; i < m; i++)
-            s->kernels->narrow(t->c + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
-    else if (edge)
+    t->m = m, t->width = n;
+    if (edge && all.c)
         gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
+/* Rounds the values of tile t, if that is required. */
+static void gckpti_mixed_round(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
+{
+    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+        kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
+}
+
+/* A tile is rounded after the next one: loads of values that tilestored has just stored wait until
+ * they are in the cache. */
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *all = &s->tile;
@@ -141,6 +145,10 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
     const int64_t columns =
         s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
+    float temp[2][32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    gckpti_mixed_tile last = *all;
+    int side = 0;
+    last.c_bf16 = NULL;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
@@ -148,12 +156,15 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.m = m = gckpti_min(all->m - r, kernel->rows), t.width = gckpti_ceil_to(n, 16);
             t.a += r * t.a_row, t.b += j;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
+            t.start = t.start ? t.start + r * t.bf16_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
-            t.c_rows = t.c ? all->c_rows - r : 0;
-            gckpti_mixed_run_tile(s, kernel, exact, &t, n,
-                                  s->start ? s->start + r * t.bf16_row + j : NULL);
+            t.c_rows = all->c_rows - r;
+            gckpti_mixed_run_tile(s, kernel, exact, &t, n, temp[side ^= 1]);
+            gckpti_mixed_round(s->kernels, &last);
+            last = t;
         }
+    gckpti_mixed_round(s->kernels, &last);
     gckpti_ftz_end(mode);
 }
 
@@ -180,7 +191,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
     tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
     tile->c_rows = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_halves + at : NULL, tile->bf16_row = t->n;
-    w->packed.start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
+    tile->start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
@@ -276,7 +287,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
-        fit = gckpti_min(fit, (int)GCKPTI_MIXED_KC / GCKPTI_K_BLOCK);
+        fit = gckpti_min(fit, GCKPTI_MIXED_KC * (1 + s->in_place) / GCKPTI_K_BLOCK);
         if (!s->keeps_partial && fit < all && !t->c)
             s->keeps_partial = 1, fit = -1;
         else if (fit < 1 && s->base.cols > s->panel)

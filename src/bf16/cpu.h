@@ -46,13 +46,11 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 }
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written.
- * start: NULL, or bf16 values at which c starts, in rows like c_bf16. min_exponent: the least
- * exponent of a, or 0 if not computed yet. */
+ * min_exponent: the least exponent of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
     int64_t n;
-    const uint16_t *start;
     int chain;
     uint32_t min_exponent;
 } gckpti_packed_product;

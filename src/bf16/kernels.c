@@ -101,7 +101,7 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
             m = gckpti_min(t->m - i, high);
             for (int64_t r = -i & 3; r < m; r += 4)
                 gckpti_prefetch_some(t->prefetch);
-            for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->c_rows; r++)
+            for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->c_rows && !t->c_bf16; r++)
                 for (int64_t j = 0; j < t->width; j += 16)
                     __builtin_prefetch(t->c + r * t->c_row + j);
             tile.a = a + i * GCKPTI_K_BLOCK;
@@ -116,8 +116,6 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
             }
         }
     }
-    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        V(narrow)(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 0); }
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }

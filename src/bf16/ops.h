@@ -90,7 +90,7 @@ enum {
 #ifndef GCKPT_NO_BF16
 enum {
     GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
-    GCKPTI_MIXED_KC = 256  /* k-terms per pass */
+    GCKPTI_MIXED_KC = 256  /* k-terms per pass (twice that if a is in place) */
 };
 
 /* Returns x from element `at` on. */
@@ -132,7 +132,8 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
  *
  * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
  * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
- * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
+ * +0 if from is NULL, and accumulates in c. The caller rounds it to c_bf16, if that is not NULL,
+ * and, if start is not NULL, lets it start there, in rows like c_bf16. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
@@ -140,7 +141,8 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows; /* rows of c from here on: those after the tile may be prefetched */
+    const uint16_t *start;
+    int64_t c_rows; /* rows of the result from here on: those after the tile may be prefetched */
     struct gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
