@@ -320,7 +320,7 @@ static void gckpti_prefetch_gathers(gckpti_planner *p)
     int tries = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
     for (; tries > 0 && gckpti_lower_prefetched(p, most, &result); tries--) {
         if (result == GCKPT_OK)
-            result = gckpti_place_buffers(p);
+            result = gckpti_place_buffers(p, arena);
         if (result != GCKPT_OK)
             return;
         if (p->lowered.arena <= arena) {

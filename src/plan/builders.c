@@ -94,11 +94,11 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 }
 
 /* ---- modes: the lowered plans of all modes except a search ---- */
-GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p, size_t enough)
 {
     gckpti_lowered *d = &p->lowered;
     gckpti_scratch_clear(&p->temp);
-    d->arena = gckpti_assign_offsets(&p->temp, d->buffers, d->buffer_count, p->alignment);
+    d->arena = gckpti_assign_offsets(&p->temp, d->buffers, d->buffer_count, p->alignment, enough);
     if (p->failed || d->arena < SIZE_MAX)
         return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -106,8 +106,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
                         d->peak);
 }
 
-/* Returns the ops in a segment of GCKPT_SQRT: the user's, or the root of the ops (Chen 2016). */
-static int gckpti_segment_size(const gckpti_planner *p)
+GCKPTI_FN int gckpti_segment_size(const gckpti_planner *p)
 {
     int root = 1;
     while ((root + 1) <= (p->nodes - p->prologue) / (root + 1))
@@ -147,22 +146,11 @@ GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
     p->lowered = swap;
 }
 
-GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
-{
-    size_t ops = (size_t)(p->nodes - p->prologue),
-           count = i < ops ? ops : (size_t)p->g->top_segments;
-    size_t group = i < ops ? i + 1 : i - ops + 1;
-    if (count > 512 && group > 1 &&
-        (count + group - 1) / group == (count + group - 2) / (group - 1))
-        return 0;
-    return i < ops ? (int)group : -(int)group;
-}
-
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
     gckpt_result result = gckpti_lower_mode(p, mode);
     if (result == GCKPT_OK)
-        result = gckpti_place_buffers(p);
+        result = gckpti_place_buffers(p, 0);
     if (result == GCKPT_OK)
         gckpti_keep_lowered(p);
     return result;

@@ -222,22 +222,24 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     return 1;
 }
 
-/* Assigns an offset to each buffer, so that no two that live at the same time overlap. Returns the
- * arena, or SIZE_MAX if it is out of memory or the bytes cannot be addressed. */
+/* Assigns an offset to each buffer, so that no two that live at the same time overlap. Stops once
+ * the arena has at most `enough` bytes. Returns the arena, or SIZE_MAX if it is out of memory or
+ * the bytes cannot be addressed. */
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                                       size_t alignment)
+                                       size_t alignment, size_t enough)
 {
     gckpti_skyline s;
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
+    const size_t goal = enough > base && enough - base > s.goal ? enough - base : s.goal;
     /* placements in a row without improvement; small cases are worth more */
     const int patience = 4 + (s.n < 500 ? (1 << 18) / (int)(s.n * s.n + 1) : 0);
-    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
+    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > goal; order++) {
         int failed = 0;
         s.visited = 0;
         gckpti_set_priorities(&s, order);
-        while (best > s.goal && failed < patience && s.visited < GCKPTI_MAX_VISITED) {
+        while (best > goal && failed < patience && s.visited < GCKPTI_MAX_VISITED) {
             size_t arena = gckpti_place_by_priority(&s);
             if (arena == SIZE_MAX)
                 break;

@@ -582,8 +582,9 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
  * if the peak is more than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
 
-/* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
-GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);
+/* Places the buffers of p->lowered and sets its arena: the smallest that it finds, or the first of
+ * at most `enough` bytes. Errors: as gckpti_lower_schedule. */
+GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p, size_t enough);
 
 /* Lowers the schedule of a mode. Modes that recompute nothing have store-all's schedule, which also
  * sets p->store_all_peak. */
@@ -595,9 +596,8 @@ GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result);
 /* Swaps p->lowered and p->best. */
 GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p);
 
-/* Returns the group of uniform segmentation i: 1, 2, .. ops, then -1, -2, .. (as many of the user's
- * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
-GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
+/* Returns the ops in a segment of GCKPT_SQRT: the user's, or the root of the ops (Chen 2016). */
+GCKPTI_FN int gckpti_segment_size(const gckpti_planner *p);
 
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);

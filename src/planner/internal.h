@@ -7,15 +7,15 @@
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
-    gckpti_planner *p; /* the variant */
+    gckpti_planner *p;  /* the variant */
     int *entry, length; /* the schedule's entries */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* the first variant; its `next` are the others; models are kept */
-    gckpt_plan_desc desc; /* with copies of the arrays it points to */
+    gckpti_planner p;           /* the first variant; its `next` are the others; models are kept */
+    gckpt_plan_desc desc;       /* with copies of the arrays it points to */
     gckpti_solution *solutions; /* one for each point */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
     gckpt_frontier_info info;
@@ -41,6 +41,7 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least);
 
 /* planner/request.c */
+GCKPTI_FN gckpti_planner *gckpti_first_variant(gckpti_planner *first, size_t arena);
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, size_t bytes, uint64_t *cost,
                                     size_t *least);
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);

@@ -2,6 +2,18 @@
 #include "planner/internal.h"
 #include "graph/graph.h"
 
+/* Returns the variant of the least proven cost in `arena` bytes, which usually wins, or one without
+ * memory for its bounds. */
+GCKPTI_FN gckpti_planner *gckpti_first_variant(gckpti_planner *first, size_t arena)
+{
+    gckpti_planner *best = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p && !best->failed; p = p->next)
+        if (p->failed || gckpti_proven_cost(p, arena) < gckpti_proven_cost(best, arena))
+            best = p;
+    return best;
+}
+
 /* Plans the variants in the list from `first` on in a mode. Returns the one whose plan costs least
  * in `arena` bytes, or NULL if none fits or *result is an error. Sets *needed to the fewest bytes
  * of a plan that can be addressed. */
@@ -9,32 +21,28 @@ static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mo
                                             size_t *needed, gckpt_result *result)
 {
     const int searches = mode == GCKPT_OPTIMAL;
-    gckpti_planner *best = NULL;
+    gckpti_planner *best = NULL, *start = searches ? gckpti_first_variant(first, arena) : first,
+                   *p = start;
     *needed = SIZE_MAX;
-    if (searches)
-        gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p; p = p->next) {
+    do {
         size_t bytes = SIZE_MAX;
-        if (searches && best && best->best.cost <= gckpti_proven_cost(p, arena))
-            continue;
+        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : NULL;
         *result = p->failed  ? GCKPT_E_MEMORY
-                  : searches ? gckpti_plan_optimal(p, arena, &bytes)
+                  : searches ? gckpti_plan_optimal(p, arena, least, &bytes)
                              : gckpti_plan_mode(p, mode);
         if (*result != GCKPT_OK && !gckpti_is_too_large(p, *result))
             return NULL;
-        if (*result != GCKPT_OK)
-            bytes = SIZE_MAX;
-        else if (!searches)
-            bytes = p->best.arena;
-        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : plan;
-        const int better = !best || plan->cost < least->cost ||
+        if (*result == GCKPT_OK && !searches)
+            bytes = plan->arena;
+        const int better = !least || plan->cost < least->cost ||
                            (plan->cost == least->cost && plan->arena < least->arena);
         gckpti_planner *worse = better && bytes <= arena ? best : p;
         best = worse == p ? best : p;
         if (worse && searches)
             gckpti_planner_release(worse);
         *needed = bytes < *needed ? bytes : *needed;
-    }
+        p = p->next ? p->next : first;
+    } while (p != start);
     *result = GCKPT_OK;
     return best;
 }

@@ -121,11 +121,12 @@ static int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
 /* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
  * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
  * single moves in order. Returns 0 if nothing helps. */
-static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
+static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n, int64_t first)
 {
     const int64_t excess = gckpti_excess(&s->now, limit);
-    const int singles = excess == 0 ? 0 : s->moves < 200 ? s->moves : 200;
-    for (int single = 0; n > 0 || single < singles; n /= 2) {
+    const int singles = excess == 0 ? 0 : s->moves;
+    for (int single = 0; (n > 0 || single < singles) && !gckpti_should_stop(s, first, excess);
+         n /= 2) {
         if (n == 0)
             s->chosen[0] = s->order[single++].value;
         gckpti_try_moves(s, s->chosen, n > 0 ? n : 1);
@@ -382,7 +383,7 @@ GCKPTI_FN int gckpti_search_locally(gckpti_search *s, int64_t limit)
         excess = s->excess_sum[s->now.length];
         first = first ? first : excess;
         n = excess > 0 ? gckpti_choose_holes(s) : gckpti_choose_recomputes(s);
-    } while (!gckpti_should_stop(s, first, excess) && gckpti_apply_moves(s, limit, n));
+    } while (gckpti_apply_moves(s, limit, n, first));
     return s->now.peak <= limit && !s->p->failed;
 }
 

@@ -15,8 +15,8 @@
  *            and those of a dynamic programme over a chain of stages (search/chain). The local
  *            search improves the best that fits, a few that do not, and the schedule of the next
  *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels.
- * gckpti_find_best takes the candidate of least cost: of levels from the budget down until the next
- * is proven to cost no less, of the level above the budget, and of the initials. It ignores a
+ * gckpti_find_best takes the candidate of least cost: of levels from the one above the budget down
+ * until the next is proven to cost no less, and of the initials. It ignores a
  * level's schedule that would also fit the next lower level, because smaller budgets never search
  * this level. So the candidates do not depend on the budget, and more memory never costs more time.
  *
@@ -64,6 +64,22 @@ static int gckpti_initial_before(const void *first, const void *second, const vo
     return a->peak != b->peak ? a->peak < b->peak : a->overhead < b->overhead;
 }
 
+/* Sorts the initials, and removes those that cost over twice as much as another one of no larger
+ * peak, unless there are few nodes: they may take fewer bytes once they are placed. */
+static void gckpti_sort_initials(gckpti_search *s)
+{
+    uint64_t least = UINT64_MAX;
+    int kept = 0;
+    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    for (int i = 0; i < s->initials; i++) {
+        if (s->initial[i].overhead / 2 > least && s->p->nodes > GCKPTI_SMALL_N)
+            continue;
+        least = s->initial[i].overhead < least ? s->initial[i].overhead : least;
+        s->initial[kept++] = s->initial[i];
+    }
+    s->initials = kept;
+}
+
 /* Adds copies of initials with a peak reduced by 1/1000: a level may improve them much further. */
 static void gckpti_reduce_initials(gckpti_search *s)
 {
@@ -84,25 +100,32 @@ static void gckpti_reduce_initials(gckpti_search *s)
     }
 }
 
+/* Adds initials of segments of 1, 2, .. `most` nodes or, if `unit` is -1, of the user's outermost
+ * segments. If `most` is large, sizes grow by an eighth. */
+static void gckpti_add_segments(gckpti_search *s, int unit, int most)
+{
+    for (int n = 1; n <= most && !s->p->failed; n += most > GCKPTI_SMALL_N ? 1 + n / 8 : 1) {
+        gckpti_build_segments(s->p, n * unit);
+        gckpti_add_built(s);
+    }
+}
+
 /* Finds the initials, once: store-all, uniform segments, the user's segments, the chain's,
  * memory-poor. */
 static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)(p->nodes - p->prologue), groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
     gckpti_build_store_all(p);
     gckpti_add_built(s);
     int64_t most = s->initial ? s->initial[0].peak - p->gradient_between[0] : 0;
-    for (size_t i = 0, before = 0; i <= groups && !p->failed; i++) {
-        int group = i < groups ? gckpti_group_size(p, i) : 0;
-        if (i < groups && (!group || (p->nodes > GCKPTI_LARGE_N && i % n - before < before / 8)))
-            continue;
-        before = i % n;
-        gckpti_build_segments(p, group);
-        gckpti_add_built(s);
-    }
+    gckpti_add_segments(s, 1, p->nodes - p->prologue);
+    gckpti_add_segments(s, -1, p->g->top_segments);
+    gckpti_build_segments(p, 0);
+    gckpti_add_built(s);
+    gckpti_build_segments(p, gckpti_segment_size(p));
+    gckpti_add_built(s);
     if (s->bound->points > 0) {
         gckpti_add_chain_initials(s, GCKPTI_AT_SEGMENTS, most);
         const int narrow = gckpti_add_chain_initials(s, GCKPTI_AT_NARROW, most);
@@ -113,10 +136,10 @@ static void gckpti_find_initials(gckpti_search *s)
         gckpti_build_late(p, -1);
         gckpti_add_built(s);
     }
-    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    gckpti_sort_initials(s);
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
-    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    gckpti_sort_initials(s);
     s->starts = s->initials;
     if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
         gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
@@ -219,15 +242,19 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     }
 }
 
-/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
- * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
-static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. Far above
+ * the proven minimum, planning time is worth more than an arena of the fewest bytes, if it has at
+ * most `most`. If the arena cannot be addressed, sets it to SIZE_MAX, which is no error. */
+static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate,
+                                           size_t most)
 {
     gckpti_planner *p = s->p;
+    const size_t enough = (size_t)(candidate->peak + (candidate->peak - s->bound->min_bytes) / 64);
+    candidate->enough = enough < most ? enough : most;
     gckpt_result result = gckpti_lower_schedule(p, candidate->entry, candidate->length);
     int large = gckpti_is_too_large(p, result);
     if (result == GCKPT_OK)
-        result = gckpti_place_buffers(p);
+        result = gckpti_place_buffers(p, candidate->enough);
     candidate->arena = large ? SIZE_MAX : p->lowered.arena;
     candidate->time = p->lowered.cost - p->base_cost;
     return large ? GCKPT_OK : result;
@@ -248,16 +275,17 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
         const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
         if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
-            (old->length && cost > old->time) ||
-            (old->length && cost == old->time && least >= (int64_t)old->arena)) /* no better */
-            return;
-        if (candidate->arena == 0)
-            s->result = gckpti_place_candidate(s, candidate);
+            cost > old->time || (cost == old->time && least >= (int64_t)old->arena))
+            return; /* it is no better */
+        if (candidate->arena == 0 ||
+            (candidate->arena > most && candidate->arena <= candidate->enough))
+            s->result = gckpti_place_candidate(s, candidate, most);
         int better = candidate->time == old->time ? candidate->arena < old->arena
                                                   : candidate->time < old->time;
-        if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
-            (better || !old->length))
+        if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most && better) {
             s->winner = *candidate;
+            gckpti_keep_lowered(s->p);
+        }
     }
 }
 
@@ -268,33 +296,29 @@ static size_t gckpti_min_budget(const gckpti_search *s, int k)
     return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
 }
 
-/* Solves level k and considers its schedule, unless that also fits the next lower level. */
-static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
-{
-    gckpti_solve_level(s, k);
-    gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
-}
-
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
 static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
 {
     const int64_t most = s->level[k].limit < limit ? s->level[k].limit : limit;
     const uint64_t bound = gckpti_bound_time(s->p, most);
-    return gckpti_is_ok(s) && bound < UINT64_MAX && (!s->winner.length || bound < s->winner.time);
+    return gckpti_is_ok(s) && bound < s->winner.time;
 }
 
-GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
+GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most, uint64_t cost, size_t arena)
 {
+    const uint64_t base = s->p->base_cost;
     int k = 0;
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
+    s->winner.time = cost > base ? cost - base : 0;
+    s->winner.arena = arena < PTRDIFF_MAX ? arena : PTRDIFF_MAX;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
-    for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
-        gckpti_consider_level(s, below, most);
-    if (k > 0 && gckpti_may_improve(s, k - 1, limit))
-        gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
+    for (k = k > 0 ? k - 1 : 0; k < s->levels && gckpti_may_improve(s, k, limit); k++) {
+        gckpti_solve_level(s, k);
+        gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
+    }
     if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */
         gckpti_find_initials(s);
         for (int i = s->initials; i-- > 0;) /* the order in which few are placed */
@@ -309,10 +333,10 @@ GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
     s->winner.length = 0;
     for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
                             gckpti_min_budget(s, k) < *least;)
-        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
+        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX, UINT64_MAX, 0);
     while (result == GCKPT_OK && s->winner.length > 0) {
         *least = s->winner.arena < *least ? s->winner.arena : *least;
-        result = gckpti_find_best(s, s->winner.arena - 1);
+        result = gckpti_find_best(s, s->winner.arena - 1, UINT64_MAX, 0);
     }
     return result;
 }
@@ -347,31 +371,27 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
+                                           const gckpti_lowered *best, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    int found = 0;
     *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
+        if (best && best->cost <= gckpti_proven_cost(p, most_bytes))
+            break;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
-            result = gckpti_find_best(&s, most_bytes);
-        const uint64_t cost = p->base_cost + s.winner.time;
-        int better = !found || cost < p->best.cost ||
-                     (cost == p->best.cost && s.winner.arena < p->best.arena);
-        if (result == GCKPT_OK && s.winner.length > 0 && better) {
-            found = 1;
+            result = gckpti_find_best(&s, most_bytes, best ? best->cost : UINT64_MAX,
+                                      best ? best->arena : 0);
+        if (s.winner.length > 0) {
+            best = &p->best;
             *least = s.winner.arena;
-            result = gckpti_place_candidate(&s, &s.winner);
-            gckpti_keep_lowered(p);
-        } else if (result == GCKPT_OK && !found)
+        } else if (result == GCKPT_OK && !best)
             result = gckpti_lower_min_budget(&s, least);
         gckpti_scratch_free(&s.scratch);
-        if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
-            break;
     }
-    if (result == GCKPT_OK && *least == SIZE_MAX)
+    if (result == GCKPT_OK && !best && *least == SIZE_MAX)
         result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
     return result;
 }

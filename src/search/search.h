@@ -121,7 +121,7 @@ typedef struct gckpti_candidate {
     int *entry, length;
     int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
-    size_t arena;                           /* 0 until it is placed */
+    size_t arena, enough;                   /* once placed; more than `enough` if it has to be */
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int solved;                             /* of a level: gckpti_solve_level has run */
@@ -170,11 +170,12 @@ typedef struct {
     gckpt_result result; /* first error of placing, or GCKPT_OK */
 } gckpti_search;
 
-/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
- * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
- * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
+/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. It costs less
+ * than `cost`, or as much in less than `arena` bytes; if there is none, returns GCKPT_OK with
+ * s->winner.length 0, s->winner.arena `arena`. In the first call p->best is the winner's plan.
+ * Candidates are the same for all budgets: levels and initial schedules. Skips those that are
  * proven no cheaper than the best so far. */
-GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
+GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most, uint64_t cost, size_t arena);
 
 /* Sets *least to the least budget for which gckpti_find_best finds a schedule, if it is lower. */
 GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least);
@@ -185,9 +186,11 @@ GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least);
  * p->failed if the bytes are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
-/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
- * fits, *least is the smallest arena that was found. */
-GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
+/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If `best` is not
+ * NULL, only plans that beat it count. *least is the plan's arena; without a plan it is SIZE_MAX if
+ * `best` is given, else the smallest arena that was found. */
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
+                                           const gckpti_lowered *best, size_t *least);
 #else
 /* Stubs without the search: AUTO is store-all, which also gives the proven cost. */
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
@@ -204,9 +207,10 @@ static inline size_t gckpti_proven_bytes(const gckpti_planner *p)
     return 0;
 }
 
-static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
+                                               const gckpti_lowered *best, size_t *least)
 {
-    (void)p, (void)most_bytes, (void)least;
+    (void)p, (void)most_bytes, (void)best, (void)least;
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif

@@ -15,7 +15,7 @@ static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, cons
     gckpti_build_fused(r, id, n);
     const int count = r->header.steps;
     const size_t workspace =
-        gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment);
+        gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment, 0);
     const size_t steps = sizeof *r->step * (size_t)count, header = sizeof r->header;
     const size_t edges = sizeof *r->edge * (size_t)r->header.edges;
     for (int k = 0; k < r->buffer_count; k++) {

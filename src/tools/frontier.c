@@ -29,19 +29,7 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Returns the largest arena, up to `budget`, in which a variant may improve on existing points. */
-static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
-{
-    for (size_t i = 0; i < f->count;) {
-        size_t bytes = f->solutions[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->solutions[i].point.cost <= gckpti_proven_cost(p, budget);
-        budget = known ? bytes - 1 : budget;
-        i = known ? 0 : i + 1;
-    }
-    return budget;
-}
-
-/* Adds the points of a variant's search that may improve on the existing ones. */
+/* Adds the points of a variant's search that improve on those found before. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -53,18 +41,26 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
     gckpt_result result = gckpti_lower_min_budget(s, &least_bytes);
     if (result == GCKPT_OK && least_bytes == SIZE_MAX)
         result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
-    for (size_t budget = SIZE_MAX; result == GCKPT_OK;) {
-        budget = gckpti_frontier_next(f, p, budget);
-        if (budget < least_bytes)
-            break;
-        result = gckpti_find_best(s, budget);
+    for (size_t budget = SIZE_MAX; result == GCKPT_OK && budget > 0 && budget >= least_bytes;) {
         const gckpti_candidate *candidate = &s->winner;
+        uint64_t cost = UINT64_MAX; /* of the cheapest point within the budget; its bytes */
+        size_t bytes = least_bytes;
+        for (size_t i = 0; i < f->count; i++)
+            if (f->solutions[i].point.bytes - f->resident <= budget &&
+                f->solutions[i].point.cost < cost) {
+                cost = f->solutions[i].point.cost;
+                bytes = f->solutions[i].point.bytes - f->resident;
+            }
+        result = gckpti_find_best(s, budget, cost, bytes);
+        const size_t arena = candidate->arena;
+        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (arena - least_bytes) / 40 : 0;
+        budget = arena > least_bytes ? arena - 1 - spacing : 0;
         if (result != GCKPT_OK || candidate->length == 0)
-            break;
-        uint64_t cost = p->base_cost + candidate->time;
+            continue;
+        cost = p->base_cost + candidate->time;
         double recompute = forward ? (double)candidate->recompute_cost / (double)forward : 0;
         gckpti_solution next = {
-            { f->resident + candidate->arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
+            { f->resident + arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
         };
         next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
         next.entry = (int *)gckpti_scratch_copy(&p->scratch, candidate->entry,
@@ -72,10 +68,6 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         if (!next.entry || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         f->solutions[f->count++] = next;
-        if (s->winner.arena <= least_bytes)
-            break;
-        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (s->winner.arena - least_bytes) / 40 : 0;
-        budget = s->winner.arena - 1 - spacing;
     }
     f->info.complete = f->info.complete && !s->incomplete;
     return result;
@@ -100,9 +92,8 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident_bytes(&f->p, NULL);
     f->info.complete = 1;
-    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
-    for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
-        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
+    gckpti_planner *start = gckpti_first_variant(&f->p, SIZE_MAX), *p = start;
+    do {
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
@@ -111,7 +102,8 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
             gckpti_scratch_free(&s.scratch);
         }
         gckpti_planner_release(p);
-    }
+        p = p->next ? p->next : &f->p;
+    } while (p != start && result == GCKPT_OK);
     const size_t found = f->count;
     gckpti_sort(f->solutions, found, sizeof *f->solutions, gckpti_solution_before, NULL);
     f->count = 0;
@@ -211,7 +203,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_reset(&p);
     gckpt_result result = gckpti_lower_schedule(&p, f->solutions[i].entry, f->solutions[i].length);
     if (result == GCKPT_OK)
-        result = gckpti_place_buffers(&p);
+        result = gckpti_place_buffers(&p, f->solutions[i].point.bytes - f->resident);
     gckpti_keep_lowered(&p);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {

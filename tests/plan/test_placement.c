@@ -14,7 +14,7 @@ GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order);
 GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
                                  size_t n, size_t alignment);
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                                       size_t alignment);
+                                       size_t alignment, size_t enough);
 
 enum { MOST = 40000, ALIGN = 64 };
 static gckpt_buffer blocks[MOST];
@@ -122,7 +122,7 @@ static size_t place(int n, size_t alignment)
     static gckpti_allocator memory;
     int failed = 0;
     gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
-    size_t arena = gckpti_assign_offsets(&scratch, blocks, (size_t)n, alignment);
+    size_t arena = gckpti_assign_offsets(&scratch, blocks, (size_t)n, alignment, 0);
     CHECK(!failed);
     gckpti_scratch_free(&scratch);
     return arena;
@@ -268,7 +268,7 @@ static void test_memory(void)
         memory.desc.user = &h;
         gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
         make_case(ANY, 3000);
-        size_t arena = gckpti_assign_offsets(&scratch, blocks, 3000, ALIGN);
+        size_t arena = gckpti_assign_offsets(&scratch, blocks, 3000, ALIGN, 0);
         CHECK((arena == SIZE_MAX) == (failed != 0));
         gckpti_scratch_free(&scratch);
         CHECK(h.blocks == 0);
@@ -305,7 +305,7 @@ static void test_large(void)
     p.temp = gckpti_scratch_new(&memory, &p.failed);
     p.lowered.buffers = blocks;
     p.lowered.buffer_count = 4;
-    CHECK(gckpti_place_buffers(&p) == GCKPT_E_MEMORY && !p.failed);
+    CHECK(gckpti_place_buffers(&p, 0) == GCKPT_E_MEMORY && !p.failed);
     CHECK(strstr(gckpt_error_text(p.g), "no layout of") != NULL);
     gckpti_scratch_free(&p.temp);
     gckpt_graph_free(p.g);
