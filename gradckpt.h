@@ -138,20 +138,20 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1193
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1242
- *     >>store     parameters and optimiser state, however they are stored                     1559
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1191
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1246
+ *     >>store     parameters and optimiser state, however they are stored                     1553
  *     >>graph     tensors, views, segments, gckpt_apply                                        580
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7762
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1068
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7736
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1080
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4699
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2216
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              842
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4496
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4666
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2240
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              840
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
  *     >>files     safetensors                                                                 1438
- *     >>export    plans as C constants, stores for them                                        437
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2718
+ *     >>export    plans as C constants, stores for them                                        436
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2712
  */
 
 #ifndef GRADCKPT_H
@@ -1357,7 +1357,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
 /* Returns 1 if every split of the batch gives the same bits (not for GCKPT_BF16_FAST: manual, 5m),
  * else 0 and in *op the op that mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
-/* Buffers of the step arena, ordered by the last instruction that uses them. The sizes of the
+/* Buffers of the step arena, in the order they begin. The sizes of the
  * buffers in use at an instruction add up to gckpt_usage.live; such buffers do not overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
@@ -1373,7 +1373,7 @@ typedef struct {
     int id;              /* tensor; if several share the buffer (in place), the first */
     gckpt_buffer_kind kind;
 } gckpt_buffer;
-/* Describes buffer i. Buffers are in the order they begin. */
+/* Describes buffer i. */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Returns the tensor's name, or if it has none its op's, or ""; valid as long as the plan. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
@@ -1946,10 +1946,8 @@ enum { GCKPTI_RUNS_BACKENDS = !GCKPTI_IS_SMALL };
 enum { GCKPTI_TEXT_BYTES = GCKPTI_WITH_TEXT ? 256 : 1 }; /* bytes of an error text */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
-#define GCKPTI_IN_EACH   static inline __attribute__((always_inline)) /* a copy in each caller */
 #else
 #define GCKPTI_OWN_FRAME
-#define GCKPTI_IN_EACH static inline
 #endif
 /* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
  * Tests set it to 1 and use their own threads. */
@@ -1986,13 +1984,10 @@ typedef struct {
     size_t left; /* free bytes, not counting the one for the final zero */
 } gckpti_text;
 
-
 /* Appends a tensor as %T prints it, `gelu "h3"` or `gelu #12`; defined in graph/tensor.c. */
 GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
-
-
 
 #ifdef GCKPT_NO_TEXT
 /* Without error texts, only the result is stored. Other arguments count as used. */
@@ -2009,7 +2004,6 @@ typedef struct {
     int64_t value, min, max;
 } gckpti_range;
 
-
 typedef struct {
     gckpt_write_fn write; /* callback, or NULL to only count bytes */
     void *user;
@@ -2017,8 +2011,6 @@ typedef struct {
     int failed;
     unsigned char buf[GCKPTI_IS_SMALL ? 64 : 1024];
 } gckpti_sink;
-
-
 
 /* Writes formatted text of at most 511 bytes; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
@@ -2031,16 +2023,6 @@ typedef struct {
 
 #define GCKPTI_ALIGN 16u /* alignment of all memory except names in a block */
 GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
-
-
-
-
-
-
-
-
-
-
 
 /* Chunks of memory that are freed together. gckpti_scratch_clear keeps one chunk for reuse. */
 typedef struct gckpti_chunk {
@@ -2055,11 +2037,8 @@ typedef struct {
     size_t next_size, min_size; /* least bytes of the next chunk, and of those after it */
 } gckpti_scratch;
 
-
 /* Allocates n elements of `size` bytes, all 0; returns NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
-
-
 
 typedef int (*gckpti_less_fn)(const void *a, const void *b, const void *context);
 typedef struct {
@@ -2068,7 +2047,6 @@ typedef struct {
 } gckpti_keyed;
 
 GCKPTI_INLINE void gckpti_set_min(int *to, int value) { *to = value < *to ? value : *to; }
-
 
 /* Number of elements: of the first `axes` axes; of all; of all but the last (rows); of a row. */
 GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
@@ -2128,7 +2106,6 @@ static inline int gckpti_little_endian(void)
 /* Floats of a work item of elementwise kernels; gckpt_parallel's number of items and cost for n. */
 enum { GCKPTI_GRAIN_SIZE = 32768 };
 #define GCKPTI_GRAINS(n) ((n) + GCKPTI_GRAIN_SIZE - 1) / GCKPTI_GRAIN_SIZE, 2 * GCKPTI_GRAIN_SIZE
-
 
 /* >>base/text */
 GCKPTI_COLD_BEGIN
@@ -2255,7 +2232,6 @@ GCKPTI_FN void gckpti_set_error(void *object, gckpt_result result, int sticky, c
 #endif
 }
 
-/* Returns a gckpti_text that appends to the object's text. */
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
 {
     const size_t length = strlen(o->text);
@@ -3081,8 +3057,12 @@ GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 #endif
 }
 
-/* Returns a*b, which no compiler can contract with an addition; a result of -0 becomes +0. */
-GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
+/* Returns a*b, which no compiler can contract with an addition; a result of -0 becomes +0. (In
+ * double, the product is exact.) */
+GCKPTI_INLINE float gckpti_mul(float a, float b)
+{
+    return GCKPTI_FMA ? gckpti_fma(a, b, 0.0f) : (float)((double)a * (double)b + 0.0);
+}
 
 /* Returns m's root, to nearest, in `digits` binary digits; m's top two bits give the first. */
 GCKPTI_INLINE uint64_t gckpti_isqrt(uint64_t m, int digits)
@@ -3226,7 +3206,6 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #define GCKPTI_ISA (-1) /* plain floats: see num/vectors.h */
 #endif /* GRADCKPT_IMPLEMENTATION */
 #ifdef GCKPTI_ISA
-
 /* >>num/isa */
 /* ---- vector types and operations of formulas and kernels ----
  * Read with GCKPTI_ISA -1 and again for each instruction set, when the header includes itself
@@ -3627,7 +3606,7 @@ GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 }
 
 /* erf: x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
-GCKPTI_ISA_NOINLINE FLOATS V(erf)(FLOATS x)
+GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
 {
     /* P: erf(x)/x - 1 by powers of x^2, |x| <= 1, fit 2^-29 */
     static const float middle[7] = { 0.128379166f,  -0.37612626f,    0.112835787f,   -0.0268533472f,
@@ -4171,7 +4150,6 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
         *d = gckpti_fma(s, *x, *d);
 }
 
-
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
@@ -4230,14 +4208,12 @@ GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int
 
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
 
-#ifndef GCKPT_NO_DEVICES
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
     const gckpt_backend *backend; /* NULL without a mirror */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
-#endif
 
 typedef struct {
     gckpt_parameter p;         /* public part; owns p.name */
@@ -4295,8 +4271,6 @@ static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", 
 
 enum { GCKPTI_VALUES = -1, GCKPTI_UPDATES = 10 };
 
-
-
 /* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors. */
 static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
                                                     "seed",   "optimiser", "data_fnv1a" };
@@ -4316,17 +4290,11 @@ static inline float *gckpti_array(const gckpti_param *q, int slot)
     return slot < 0 ? q->p.values : q->p.state[slot];
 }
 
-
-
-
-
-
 /* Returns sum + more, at most SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 {
     return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
 }
-
 
 GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
 {
@@ -4336,19 +4304,12 @@ GCKPTI_INLINE int gckpti_state_slots(const gckpti_param *q)
     return n;
 }
 
-
-
 #ifdef GCKPT_NO_DEVICES
-
-
-
 #define gckpti_mark_changed(q, newest) ((void)(q))
 #define gckpti_pull(s, q)              ((void)(s), (void)(q))
 #define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
 #define gckpti_close_mirrors(s, b)     ((void)(s))
 #endif
-
-
 
 enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be even */
 
@@ -4363,15 +4324,11 @@ static inline int gckpti_is_random(const gckpt_init *init)
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
 
-
 #ifdef GCKPT_NO_NOTES
-
-
 #define gckpti_notes_shrink(s, count)  ((void)0)
 #define gckpti_notes_merge(s)          ((void)0)
 #define gckpti_note_add(s, key, value) ((void)(value), 1)
 #endif
-
 
 /* >>dist/parts */
 /* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
@@ -4386,7 +4343,6 @@ static inline int gckpti_is_random(const gckpt_init *init)
 typedef struct {
     int64_t first, count, capacity, total;
 } gckpti_shard_range;
-
 
 /* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
@@ -4463,7 +4419,6 @@ GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
 /* Returns the bytes of n values of rows of `row` values; they end with a block. */
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
 
-
 /* Returns how many of n values to convert at once, from element `at` on: a whole row at most. */
 static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
 {
@@ -4473,8 +4428,6 @@ static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
 /* Returns the bytes of all values in their storage. */
 #define gckpti_values_bytes(p)                                                                     \
     ((size_t)gckpti_storage_bytes((int)(p)->storage, gckpti_last(&(p)->shape), (p)->elements))
-
-
 
 static inline uint16_t gckpti_half_at(const void *from, int k)
 {
@@ -4511,11 +4464,6 @@ static inline gckpti_compressed gckpti_compressed_from(const gckpti_compressed *
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-
-
-
-
-/* Decompresses all elements to all->to. */
 GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compressed *all);
 #define gckpti_cpu_dequantise gckpti_decompress_all
 #else
@@ -4539,6 +4487,34 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_host_values(s, q, at, n, x)    gckpti_init_values(s, q, at, n, x)
 #define gckpti_cpu_dequantise                 NULL
 #endif
+
+/* >>store/initial */
+/* Computes n initial values from index `at`: fma(uniform, U, fma(normal, N, constant)). They
+ * depend on seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest
+ * first, and the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U =
+ * fma(2, u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
+static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *out)
+{
+    const gckpt_init *init = &q->init;
+    const int random = GCKPTI_RUNS_TRAINING && gckpti_is_random(init);
+    const float constant = gckpti_fma(init->uniform, GCKPTI_RUNS_TRAINING ? -1.0f : 0.0f,
+                                      gckpti_fma(init->normal, 0, init->constant));
+    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    key = gckpti_fnv(key, q->p.name, gckpti_strlen(q->p.name));
+    for (int64_t i = 0; i < n && !random; i++)
+        out[i] = constant;
+    for (int64_t i = -(at & 1); i < n && random; i += 2) { /* a block of words makes two values */
+        float normal[2] = { 0, 0 };
+        uint32_t word[4];
+        gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
+            gckpti_normal(word[0], word[1], normal);
+        for (int j = i < 0; j < 2 && i + j < n; j++)
+            out[i + j] = gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
+                                    gckpti_fma(init->normal, normal[j], init->constant));
+    }
+}
 
 #ifndef GCKPT_NO_QUANT
 /* ---- storage kinds: BF16; F16; I8 and I4 in blocks, each with its scale in f16 ---- */
@@ -4769,6 +4745,97 @@ GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values)
     if (floats) /* if not writable, they are never written */
         memcpy(&q->p.values, &values, sizeof values);
 }
+
+/* >>quant/rows */
+/* ---- dequantisation ---- */
+enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
+GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
+{
+    const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
+    const int blocks = kind->block > 1, each = blocks ? kind->block : GCKPTI_KIND_READ;
+    const int64_t row = blocks ? u->row : INT64_MAX;
+    int64_t i = blocks ? at % row : 0, first = i % kind->block;
+    const unsigned char *from = gckpti_compressed_at(u, at - first);
+    float y[GCKPTI_QUANT_BLOCK];
+    for (int64_t count; n > 0; n -= count, x += count, first = 0) {
+        const int64_t size = gckpti_min(each, row - (i - first)); /* of the block */
+        count = gckpti_min(n, size - first);
+        kind->read(from, first + count, y);
+        memcpy(x, y + first, (size_t)count * sizeof *x);
+        from += blocks ? kind->block_bytes - kind->block + size : count * kind->bytes;
+        i = i + count == row ? 0 : i + count;
+    }
+}
+
+/* Returns a description of a parameter's values on the host, without destination. */
+GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)
+{
+    const gckpti_compressed u = { q->p.storage, gckpti_stored(&q->p), q->p.elements,
+                                  gckpti_last(&q->p.shape), NULL };
+    return u;
+}
+
+GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    const gckpti_compressed u = gckpti_compressed_param(q);
+    gckpti_decompress(&u, at, n, x);
+}
+
+/* ---- quantisation ---- */
+/* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
+static int gckpti_compress(const gckpti_storage_kind *kind, const float *x, int64_t n, void *to)
+{
+    const int each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
+    unsigned char *b = (unsigned char *)to;
+    int fits = 1;
+    for (int64_t i = 0; i < n; i += each, b += each / kind->block * kind->block_bytes)
+        fits &= kind->write(x + i, gckpti_min(n - i, each), b);
+    return fits;
+}
+
+/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
+ * 0 if a float is too large. */
+GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    unsigned char *to = gckpti_values_block(q);
+    to += gckpti_storage_bytes((int)q->p.storage, gckpti_last(&q->p.shape), at);
+    if (q->p.storage == GCKPT_STORAGE_F32)
+        return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
+    return gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, to);
+}
+
+/* Converts n values of q on the host from element `at` on; initial ones, if it has none yet. */
+static void gckpti_host_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *x)
+{
+    if (!gckpti_has_values(q) || q->uninitialised)
+        gckpti_init_values(s, q, at, n, x);
+    else
+        gckpti_decompress_at(q, at, n, x);
+}
+
+/* Rounds n initial values of a row in x as q's storage does. */
+static void gckpti_compress_initial(const gckpti_param *q, int64_t n, float *x)
+{
+    uint32_t compressed[GCKPTI_CHUNK];
+    const gckpti_compressed u = { q->p.storage, compressed, n, n, NULL };
+    (void)gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, compressed);
+    gckpti_decompress(&u, 0, n, x);
+}
+
+/* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
+ * Returns 0 if a value does not fit. */
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float buf[GCKPTI_CHUNK];
+    int fits = 1;
+    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
+        n = gckpti_values_chunk(gckpti_last(&to->p.shape), at, to->p.elements);
+        gckpti_host_values(s, from, at, n, buf);
+        fits = gckpti_compress_at(to, at, n, buf);
+    }
+    return fits;
+}
 #endif
 
 /* >>store/arrays */
@@ -4876,7 +4943,6 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
         return "ends like the name of optimiser state";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
-
 
 /* >>notes/notes */
 #ifndef GCKPT_NO_NOTES
@@ -4986,131 +5052,8 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 #endif
 GCKPTI_COLD_END
 
-/* >>store/initial */
-/* Computes n initial values from index `at`: fma(uniform, U, fma(normal, N, constant)). They
- * depend on seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest
- * first, and the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U =
- * fma(2, u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
-static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
-                               float *out)
-{
-    const gckpt_init *init = &q->init;
-    const int random = GCKPTI_RUNS_TRAINING && gckpti_is_random(init);
-    const float constant = gckpti_fma(init->uniform, GCKPTI_RUNS_TRAINING ? -1.0f : 0.0f,
-                                      gckpti_fma(init->normal, 0, init->constant));
-    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    key = gckpti_fnv(key, q->p.name, gckpti_strlen(q->p.name));
-    for (int64_t i = 0; i < n && !random; i++)
-        out[i] = constant;
-    for (int64_t i = -(at & 1); i < n && random; i += 2) { /* a block of words makes two values */
-        float normal[2] = { 0, 0 };
-        uint32_t word[4];
-        gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
-        if (init->normal < 0 || init->normal > 0)
-            gckpti_normal(word[0], word[1], normal);
-        for (int j = i < 0; j < 2 && i + j < n; j++)
-            out[i + j] = gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
-                                    gckpti_fma(init->normal, normal[j], init->constant));
-    }
-}
-
-/* >>quant/rows */
-#ifndef GCKPT_NO_QUANT
-/* ---- dequantisation ---- */
-enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
-GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
-    const int blocks = kind->block > 1, each = blocks ? kind->block : GCKPTI_KIND_READ;
-    const int64_t row = blocks ? u->row : INT64_MAX;
-    int64_t i = blocks ? at % row : 0, first = i % kind->block;
-    const unsigned char *from = gckpti_compressed_at(u, at - first);
-    float y[GCKPTI_QUANT_BLOCK];
-    for (int64_t count; n > 0; n -= count, x += count, first = 0) {
-        const int64_t size = gckpti_min(each, row - (i - first)); /* of the block */
-        count = gckpti_min(n, size - first);
-        kind->read(from, first + count, y);
-        memcpy(x, y + first, (size_t)count * sizeof *x);
-        from += blocks ? kind->block_bytes - kind->block + size : count * kind->bytes;
-        i = i + count == row ? 0 : i + count;
-    }
-}
-
-/* Returns a description of a parameter's values on the host, without destination. */
-GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)
-{
-    const gckpti_compressed u = { q->p.storage, gckpti_stored(&q->p), q->p.elements,
-                                  gckpti_last(&q->p.shape), NULL };
-    return u;
-}
-
-/* Converts n values from element `at` on to floats. */
-GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    const gckpti_compressed u = gckpti_compressed_param(q);
-    gckpti_decompress(&u, at, n, x);
-}
-
-/* ---- quantisation ---- */
-/* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
-static int gckpti_compress(const gckpti_storage_kind *kind, const float *x, int64_t n, void *to)
-{
-    const int each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
-    unsigned char *b = (unsigned char *)to;
-    int fits = 1;
-    for (int64_t i = 0; i < n; i += each, b += each / kind->block * kind->block_bytes)
-        fits &= kind->write(x + i, gckpti_min(n - i, each), b);
-    return fits;
-}
-
-/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
- * 0 if a float is too large. */
-GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    unsigned char *to = gckpti_values_block(q);
-    to += gckpti_storage_bytes((int)q->p.storage, gckpti_last(&q->p.shape), at);
-    if (q->p.storage == GCKPT_STORAGE_F32)
-        return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    return gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, to);
-}
-
-/* Converts n values of q on the host from element `at` on; initial ones, if it has none yet. */
-static void gckpti_host_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
-                               float *x)
-{
-    if (!gckpti_has_values(q) || q->uninitialised)
-        gckpti_init_values(s, q, at, n, x);
-    else
-        gckpti_decompress_at(q, at, n, x);
-}
-
-/* Rounds n initial values of a row in x as q's storage does. */
-static void gckpti_compress_initial(const gckpti_param *q, int64_t n, float *x)
-{
-    uint32_t compressed[GCKPTI_CHUNK];
-    const gckpti_compressed u = { q->p.storage, compressed, n, n, NULL };
-    (void)gckpti_compress(gckpti_kind_of((int)q->p.storage), x, n, compressed);
-    gckpti_decompress(&u, 0, n, x);
-}
-
-/* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
- * Returns 0 if a value does not fit. */
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
-{
-    float buf[GCKPTI_CHUNK];
-    int fits = 1;
-    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
-        n = gckpti_values_chunk(gckpti_last(&to->p.shape), at, to->p.elements);
-        gckpti_host_values(s, from, at, n, buf);
-        fits = gckpti_compress_at(to, at, n, buf);
-    }
-    return fits;
-}
-#endif
-
 /* >>devices/mirrors */
 #ifndef GCKPT_NO_DEVICES
-
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
 /* Records that the copy `newest` (host or mirror) has changed values or state. */
 GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest)
@@ -5380,7 +5323,6 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
-/* Initialises all uninitialised values. */
 GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -5400,7 +5342,6 @@ GCKPTI_COLD_END
 
 /* >>dist/shards */
 #ifndef GCKPT_NO_RANKS
-
 /* ---- shards of parameters, and the call that divides a store ---- */
 /* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
  * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
@@ -5641,7 +5582,6 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find_param(store, name) : -1;
 }
 
-/* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s)
 {
     size_t bytes = 0;
@@ -5682,10 +5622,8 @@ GCKPTI_COLD_END
 
 /* >>quant/calls */
 #ifndef GCKPT_NO_QUANT
-
 GCKPTI_COLD_BEGIN
 
-/* Returns 1 if a parameter of this shape can have the storage. */
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);
@@ -5889,8 +5827,6 @@ static inline int gckpti_is_variable(const gckpt_op *op)
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,
  * this bit is GCKPTI_BACKWARD_LOSS. */
 enum { GCKPTI_INDICES = 1 << 21 };
-
-
 
 /* >>graph/tensor */
 GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
@@ -6218,7 +6154,6 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 
 /* >>schedules/policy */
 #ifndef GCKPT_NO_SCHEDULES
-
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
 {
     if (x)
@@ -6518,7 +6453,6 @@ enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
  * plans the CPU runs them on strips, with f32 copies on the stack. They use no workspace. */
 enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
-
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
@@ -6665,7 +6599,6 @@ typedef struct {
     int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-
 /* Iterates over elements of an input (tensor 0) and the result (tensor 1) of part i of a move. */
 typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
@@ -6706,7 +6639,6 @@ typedef struct {
     int gain, bias; /* index of the input; 0 means none */
     float epsilon;  /* omitted if it is 1e-5 */
 } gckpti_norm;
-
 
 GCKPTI_INLINE float gckpti_norm_epsilon(const gckpti_norm *o)
 {
@@ -6862,7 +6794,6 @@ static inline int64_t gckpti_ceil_to(int64_t n, int64_t step)
     return (n + step - 1) / step * step;
 }
 
-
 static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
 {
     if (!accumulate)
@@ -6877,7 +6808,6 @@ GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
 
-/* Returns the transpose of an operand. */
 static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
 {
     gckpti_operand y = *x;
@@ -6925,7 +6855,6 @@ GCKPTI_INLINE int64_t gckpti_pad_source(const gckpti_pad *p, int64_t n, int64_t 
     const int64_t i = place - p->before, reflects = p->mode == GCKPT_PAD_REFLECT;
     return i < 0 ? -i * reflects : i >= n ? n - 1 - (i - n + 1) * reflects : i;
 }
-
 #else
 #define gckpti_matmul_of(a, b, transposed)                                                         \
     gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, transposed)
@@ -6955,7 +6884,6 @@ static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
     return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
 }
 
-
 /* Returns the angle of p / 2^64 turns, accurate to 5e-8: quadrant q = (p + 2^61) >> 62 and, of m =
  * |p - 2^62 q|, with its sign, fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
 GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
@@ -6981,7 +6909,6 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
     uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
     return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
-
 #endif
 
 /* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
@@ -7085,9 +7012,6 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
-
-
-
 /* Work of one kind, for UP of one phase. For DW, `from` is the image, w the windows, out is dw. */
 typedef struct {
     const gckpti_conv_sizes *z;
@@ -7182,7 +7106,6 @@ typedef struct gckpti_delta_step {
 } gckpti_delta_step;
 typedef void (*gckpti_delta_fn)(const gckpti_delta_step *step);
 
-
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
     gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;
@@ -7203,7 +7126,6 @@ typedef struct gckpti_cell_loops {
 #define GCKPTI_ISA (-1)
 #endif /* GRADCKPT_IMPLEMENTATION */
 #ifdef GCKPTI_ISA
-
 /* >>ops/loops */
 /* ---- one vector of a gradient, n <= W elements: put_n, and the rules of op lists (ops.h) ---- */
 GCKPTI_INLINED void V(put_n)(float *d, FLOATS x, int accumulate, int64_t n)
@@ -7269,8 +7191,8 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of operand i from j on. Only plain loops have repeated operands. */
-#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + (GCKPTI_ISA < 0 ? j * s.steps[i] : j), W)
+/* Returns W elements of operand i from j on; a repeated operand has W copies (V(run_loop)). */
+#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + j * s.steps[i], W)
 #define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
     GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
@@ -7891,6 +7813,31 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
+/* Computes the result at `at` of an upsample, or adds its gradient to dx; from: the pixels of the
+ * taps. If their number is a constant, weights stay in registers. */
+GCKPTI_INLINED void V(upsample_taps)(const gckpt_call *call, int64_t at, const int64_t *from,
+                                     const float *weight, int taps)
+{
+    const int64_t n = call->shape.d[3];
+    const float *x = call->in[0].data, *g = call->grad_out;
+    float *dx = call->in[0].grad, *y = call->out + at;
+    for (int64_t c = 0; g && c < n; c += W) {
+        const FLOATS d = V(load_n)(g + at + c, n - c);
+        GCKPTI_UNROLL
+        for (int k = 0; k < taps; k++) {
+            float *to = dx + from[k] + c;
+            V(store_n)(to, V(fma)(V(set1)(weight[k]), d, V(load_n)(to, n - c)), n - c);
+        }
+    }
+    for (int64_t c = 0; !g && c < n; c += W) {
+        FLOATS sum = V(zero)();
+        GCKPTI_UNROLL
+        for (int k = 0; k < taps; k++)
+            sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
+        V(store_n)(y + c, sum, n - c);
+    }
+}
+
 /* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
 GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
 {
@@ -7898,32 +7845,22 @@ GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
     const int64_t image = row / out[1], i = row % out[1];
     const int mode = ((const gckpti_upsample *)call->attributes)->mode;
     const gckpti_interp p = gckpti_interp_of(mode, in[1], out[1], i);
-    const float *x = call->in[0].data;
     for (int64_t j = 0, at = row * out[2] * n; j < out[2]; j++, at += n) {
         const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], j);
-        const float *g = call->grad_out ? call->grad_out + at : NULL;
-        float weight[4], *dx = call->in[0].grad, *y = g ? NULL : call->out + at;
-        int64_t from[4], c = 0;
+        float weight[4];
+        int64_t from[4];
         int taps = 0;
         for (int a = 0; a < p.n; a++)
             for (int b = 0; b < q.n; b++, taps++) {
                 weight[taps] = p.weight[a] * q.weight[b];
                 from[taps] = ((image * in[1] + p.index[a]) * in[2] + q.index[b]) * n;
             }
-        for (int k = 0; g && k < taps; k++)
-            for (c = 0; c < n; c += W) {
-                float *to = dx + from[k] + c;
-                const FLOATS old = V(load_n)(to, n - c), w = V(set1)(weight[k]);
-                V(store_n)(to, V(fma)(w, V(load_n)(g + c, n - c), old), n - c);
-            }
-        if (!g && mode == GCKPT_NEAREST)
-            memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
-        for (; !g && c < n; c += W) {
-            FLOATS sum = V(zero)();
-            for (int k = 0; k < taps; k++)
-                sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
-            V(store_n)(y + c, sum, n - c);
-        }
+        if (mode == GCKPT_NEAREST && !call->grad_out)
+            memcpy(call->out + at, call->in[0].data + from[0], (size_t)n * sizeof(float));
+        else if (W > 1 && taps == 4)
+            V(upsample_taps)(call, at, from, weight, 4);
+        else
+            V(upsample_taps)(call, at, from, weight, taps);
     }
 }
 
@@ -8380,12 +8317,10 @@ typedef struct {
     int64_t keys, ahead;
 } gckpti_visible;
 
-/* Returns whether the visible keys depend on the position. */
 static inline int gckpti_uses_position(const gckpti_attention *o)
 {
     return o->causal > 1 || o->extras > 1;
 }
-
 
 /* The mask of masked_attention; x is NULL for other ops. */
 typedef struct {
@@ -8393,10 +8328,9 @@ typedef struct {
     int64_t step[4]; /* from one row of the batch, head, query and key to the next; 0 to repeat */
 } gckpti_attn_mask;
 
-/* Returns whether the op is masked_attention, whose mask fast kernels find in their state. */
 static inline int gckpti_has_mask(const gckpt_call *call)
 {
-    return !GCKPTI_IS_SMALL && ((const gckpti_attention *)call->attributes)->extras < 0;
+    return ((const gckpti_attention *)call->attributes)->extras < 0;
 }
 
 struct gckpti_attn;
@@ -8425,9 +8359,7 @@ typedef struct gckpti_attn { /* the state of an attention call */
     int64_t group;               /* query heads per key head */
     int64_t shared_keys;         /* S if heads share keys, else 0 */
     int64_t window;              /* largest number of keys that a query sees */
-#ifndef GCKPT_SMALL
     gckpti_attn_mask mask;
-#endif
 } gckpti_attn;
 
 /* Return the first key of query i's window; the first key of that key's tile; how many of n keys
@@ -8467,22 +8399,19 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
     return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
 }
 
-
 /* Returns the offset of the mask's element of query i and key j; head 0 is that of row 0. */
-static inline int64_t gckpti_attn_at_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
-                                          int64_t head, int64_t i, int64_t j)
+static inline int64_t gckpti_attn_at_mask(const gckpti_attn *h, int64_t head, int64_t i, int64_t j)
 {
-    const int64_t *step = mask->step;
+    const int64_t *step = h->mask.step;
     return head / h->heads * step[0] + head % h->heads * step[1] + i * step[2] + j * step[3];
 }
 
 /* Returns score s of query i and key j of a head, plus the mask, if there is one. */
-static inline float gckpti_attn_plus_mask(const gckpti_attn *h, const gckpti_attn_mask *mask,
-                                          float s, int64_t head, int64_t i, int64_t j)
+static inline float gckpti_attn_plus_mask(const gckpti_attn *h, float s, int64_t head, int64_t i,
+                                          int64_t j)
 {
-    return mask ? s + mask->x[gckpti_attn_at_mask(h, mask, head, i, j)] : s;
+    return h->mask.x ? s + h->mask.x[gckpti_attn_at_mask(h, head, i, j)] : s;
 }
-
 
 /* Return the score of a dot product x; ds from dp - delta. */
 static inline float gckpti_attn_score(const gckpti_attn *h, float x)
@@ -8502,7 +8431,6 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
 /* >>bf16/attention */
 #ifndef GCKPT_NO_ATTENTION
 #ifndef GCKPT_NO_BF16
-
 /* A tile of the backward of a query head: m <= size queries from query i on and n <= size keys from
  * key j on; query r of the tile sees keys up to r + diagonal. q, k, v and g are the tile's rows.
  * grad: dq, dk and dv in f32, in rows of `row` floats, or NULL if not required; at first of all
@@ -8515,7 +8443,6 @@ typedef struct gckpti_attn_tile {
     int64_t head, size, row, i, m, j, n, diagonal;
 } gckpti_attn_tile;
 typedef void (*gckpti_attn_tile_fn)(gckpti_attn_tile *s);
-
 
 /* Returns the product that adds a tile's terms to gradient i: dq += ds k, dk += ds' q, dv += p' g.
  * terms: ds or p, in rows of s->size. */
@@ -8530,7 +8457,6 @@ static inline gckpti_product gckpti_attn_terms_product(const gckpti_attn_tile *s
     t.c_stride = s->row;
     return t;
 }
-
 #else
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
@@ -8632,14 +8558,16 @@ typedef struct { /* gradients: of each input */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
+    void (*pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k, float *d,
+                 int64_t width); /* transposes, for step 1: see kernels/products.c */
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
     float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
                     int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
+    void (*add)(float *to, const float *from, int64_t n);        /* to += from */
+    const gckpti_loops *elementwise;                             /* by GCKPTI_KIND_.. */
     void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
-    void (*rows[3][2])(const gckpt_call *call, int64_t row); /* GCKPTI_ROW_OP_..: both passes */
+    void (*rows[3][2])(const gckpt_call *call, int64_t row);     /* GCKPTI_ROW_OP_..: both passes */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;
@@ -8669,7 +8597,6 @@ enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L
 GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
                                void (*item)(const gckpt_call *call, int64_t i));
 GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
-
 
 /* >>bf16/ops */
 /* ---- operands of a call: floats or, in bf16 plans, bf16 ---- */
@@ -8761,7 +8688,7 @@ enum {
 #ifndef GCKPT_NO_BF16
 enum {
     GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
-    GCKPTI_MIXED_KC = 256  /* k-terms per pass */
+    GCKPTI_MIXED_KC = 256  /* k-terms per pass (twice that if a is in place) */
 };
 
 /* Returns x from element `at` on. */
@@ -8784,9 +8711,7 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 
-
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
-
 
 #if GCKPTI_HAS_FAST
 /* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
@@ -8795,7 +8720,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
  *
  * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
  * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
- * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
+ * +0 if from is NULL, and accumulates in c. The caller rounds it to c_bf16, if that is not NULL,
+ * and, if start is not NULL, lets it start there, in rows like c_bf16. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
@@ -8803,7 +8729,8 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t c_rows; /* rows of c from here on: those after the tile may be prefetched */
+    const uint16_t *start;
+    int64_t c_rows; /* rows of the result from here on: those after the tile may be prefetched */
     struct gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
@@ -8942,10 +8869,9 @@ typedef struct {
     float *unused;      /* the place of results after the last */
     int64_t c, n, first, taps, windows, w_term;       /* w_term: between a group's terms of w */
     int64_t y[GCKPTI_TILE_TAPS], x[GCKPTI_TILE_TAPS]; /* of the taps, from tap (0,0) */
+    int64_t offset[GCKPTI_TILE_TAPS];                 /* in floats, of (y,x) */
     int64_t row, i, j;                                /* the next result: (i,j) of image `row` */
 } gckpti_grouped_tile;
-
-
 
 /* The kernels of an instruction set. */
 typedef struct gckpti_image_kernels {
@@ -9801,7 +9727,7 @@ static void gckpti_sum_plane(const gckpti_strided *s)
     enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = 4 * GCKPTI_COLUMNS, BLOCK = GCKPTI_COLUMNS };
     const int64_t *size = s->it.size, *step = s->it.step[3], line = s->it.step[2][1];
     const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? (int64_t)ROWS : size[1];
-    float terms[ROWS * COLUMNS], transposed[ROWS * BLOCK];
+    float terms[ROWS * COLUMNS], transposed[ROWS * (BLOCK + 16)];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     for (int64_t r = 0; r < size[1]; r += most)
@@ -9817,10 +9743,8 @@ static void gckpti_sum_plane(const gckpti_strided *s)
             call.grad_out = g, call.shape = gckpt_shape2(rows, row);
             for (int64_t k = 0, columns; !step[0] && k < n; k += columns) {
                 columns = gckpti_min(n - k, BLOCK);
-                for (int64_t c = 0; c < columns; c++)
-                    for (int64_t i = 0; i < rows; i++)
-                        transposed[c * rows + i] = g[i * row + k + c];
-                call.grad_out = transposed, call.shape = gckpt_shape2(columns, rows);
+                gckpti_kernels_of(s->call)->pack(g + k, 1, row, rows, columns, transposed, ROWS);
+                call.grad_out = transposed, call.shape = gckpt_shape2(columns, ROWS);
                 gckpti_kernels_of(s->call)->column_sums(&sums, 0, rows);
             }
             if (step[0])
@@ -9876,10 +9800,6 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
-#if GCKPTI_HAS_FAST
-    if (call->in[where].grad == whole && call->in[where + 1].grad == whole)
-        return; /* both gradients are g itself (PASSES_GRAD) */
-#endif
     s.call = call, s.plane = gckpti_loop_plane, s.to = 3, s.count = 0, s.cost = 4;
     for (int k = 0; k < call->inputs && flat; k++)
         flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;
@@ -10850,7 +10770,6 @@ GCKPTI_FN gckpt_tensor *gckpti_matmul_of(gckpt_tensor *a, gckpt_tensor *b, int t
 
 /* >>cache/ops */
 #ifndef GCKPT_NO_CACHES
-
 static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
     gckpti_fail(g, GCKPT_E_ARG,
@@ -11007,7 +10926,6 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     return gckpt_cache_window(x, capacity, 0);
 }
-
 #endif
 
 /* >>bf16/attention_ops */
@@ -11312,7 +11230,6 @@ GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, 
     return mask + (backward ? 2 * across + 3 * along + 2 * scores : across + along + scores);
 }
 
-/* Sets the workspace of a call. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -11363,13 +11280,16 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static gckpti_attn_mask gckpti_attn_mask_of(const gckpt_call *call)
+static void gckpti_set_mask(gckpti_attn *h)
 {
-    const gckpt_shape *shape = &call->in[3].shape;
-    gckpti_attn_mask mask = { call->in[3].data, { 0, 0, 0, 0 } };
+    const gckpt_arg *mask = &h->call->in[3];
+    const gckpt_shape *shape = &mask->shape;
+    memset(&h->mask, 0, sizeof h->mask);
+    if (!gckpti_has_mask(h->call))
+        return;
+    h->mask.x = mask->data;
     for (int64_t k = 1, stride = 1; k <= shape->n; stride *= shape->d[shape->n - k++])
-        mask.step[4 - k] = shape->d[shape->n - k] > 1 ? stride : 0;
-    return mask;
+        h->mask.step[4 - k] = shape->d[shape->n - k] > 1 ? stride : 0;
 }
 
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
@@ -11388,11 +11308,7 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
-#ifndef GCKPT_SMALL
-    memset(&h.mask, 0, sizeof h.mask);
-    if (gckpti_has_mask(call))
-        h.mask = gckpti_attn_mask_of(call);
-#endif
+    gckpti_set_mask(&h);
     return h;
 }
 
@@ -11508,8 +11424,8 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
 }
 
 /* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head, int64_t first,
-                                             float *scratch, const gckpti_attn_mask *mask)
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
+                                    float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
@@ -11528,9 +11444,9 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head,
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
             gckpti_attention_scores(h, at, tile, from, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY
-                                : gckpti_attn_plus_mask(h, mask, gckpti_attn_score(h, p[j]), head,
-                                                        i, j0 + j);
+                p[j] = j < from
+                           ? -GCKPTI_INFINITY
+                           : gckpti_attn_plus_mask(h, gckpti_attn_score(h, p[j]), head, i, j0 + j);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
@@ -11548,20 +11464,14 @@ GCKPTI_IN_EACH void gckpti_attention_queries(const gckpti_attn *h, int64_t head,
     }
 }
 
-static void gckpti_attention_output(const gckpti_attn *h, int64_t head, int64_t first,
-                                    float *scratch)
-{
-    gckpti_attention_queries(h, head, first, scratch, NULL);
-}
-
-GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
-                                         const gckpti_attn_mask *mask)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
+    (void)scratch;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -11581,7 +11491,7 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
             key += from * h->kv_c;
             for (int64_t j = from; j < n; j++, key += h->kv_c) {
                 const float s = gckpti_attn_score(h, score[j]);
-                float p = gckpti_exp(gckpti_attn_plus_mask(h, mask, s, head, i, j0 + j) - lse);
+                float p = gckpti_exp(gckpti_attn_plus_mask(h, s, head, i, j0 + j) - lse);
                 if (in[2].grad)
                     gckpti_axpy(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
@@ -11593,12 +11503,6 @@ GCKPTI_IN_EACH void gckpti_attention_add(const gckpti_attn *h, int64_t head,
                     gckpti_axpy(ds, q, d, in[1].grad + key);
             }
         }
-}
-
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
-{
-    (void)scratch;
-    gckpti_attention_add(h, head, NULL);
 }
 
 static void gckpti_run_attention(const gckpt_call *call, int backward)
@@ -11661,19 +11565,6 @@ GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
  * queries, keys, from the outermost to the innermost. It computes scores and dp again, since
  * several heads and rows may share the mask. */
 
-static void gckpti_masked_output(const gckpti_attn *h, int64_t head, int64_t first, float *scratch)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    gckpti_attention_queries(h, head, first, scratch, &mask);
-}
-
-static void gckpti_masked_gradients(const gckpti_attn *h, int64_t head, float *scratch)
-{
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(h->call);
-    (void)scratch;
-    gckpti_attention_add(h, head, &mask);
-}
-
 /* ---- the mask's gradient: a work item is a tile of the mask, or all queries (keys) that share its
  * elements ---- */
 typedef struct {
@@ -11686,7 +11577,6 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
 {
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
     const int64_t end = gckpti_min(i + GCKPTI_KEY_TILE, h->t);
     const int64_t n = gckpti_min(h->s - j0, GCKPTI_KEY_TILE);
     const int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
@@ -11700,8 +11590,8 @@ static void gckpti_mask_tile(const gckpti_attn *h, int64_t head, int64_t i, int6
         gckpti_attention_dots(h, call->grad_out + at, in[2].data + key, n, dp);
         for (int64_t j = 0; j < n; j++) {
             const float s = gckpti_attn_score(h, score[j]);
-            const float p = gckpti_exp(gckpti_attn_plus_mask(h, &mask, s, head, i, j0 + j) - lse);
-            float *d = in[3].grad + gckpti_attn_at_mask(h, &mask, head, i, j0 + j);
+            const float p = gckpti_exp(gckpti_attn_plus_mask(h, s, head, i, j0 + j) - lse);
+            float *d = in[3].grad + gckpti_attn_at_mask(h, head, i, j0 + j);
             *d = gckpti_fma(p, dp[j] - delta, *d);
         }
     }
@@ -11727,22 +11617,17 @@ static void gckpti_mask_item(void *context, int64_t item, int64_t worker)
 
 static void gckpti_run_masked_attention(const gckpt_call *call, int backward)
 {
-    const gckpti_attention_kernels plain = { gckpti_masked_output,
-                                             GCKPTI_IF_TRAINING(gckpti_masked_gradients) };
     gckpt_call f32 = *call; /* as one of attention, whose input 3 would be lengths */
     f32.precision = GCKPT_FP32, f32.inputs = 3;
-    const gckpti_attn_mask mask = gckpti_attn_mask_of(call);
     gckpti_mask_items s = { gckpti_attn_of(&f32), { 1, 1, 1, 1 } };
     const int64_t all[4] = { call->shape.d[0], s.h.heads, s.h.blocks,
                              (s.h.s + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE };
     int64_t items = 1;
     for (int k = 0; k < 4; items *= s.n[k++])
-        if (mask.step[k])
+        if (s.h.mask.step[k])
             s.n[k] = all[k];
-    if (backward && !call->kernels)
-        gckpti_clear_grads(call, 0, 3);
     if (!backward || call->in[0].grad || call->in[1].grad || call->in[2].grad)
-        gckpti_run_heads(&f32, backward, GCKPTI_KERNEL_OF(call, attention->heads, &plain));
+        gckpti_run_attention(&f32, backward);
     if (!backward || !call->in[3].grad)
         return;
     gckpti_clear_grads(call, 3, 4);
@@ -12648,7 +12533,6 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
 
 /* >>linear_loss/ops */
 #ifndef GCKPT_NO_LINEAR_LOSS
-
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans with the same
  * bits (in mixed plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
@@ -14033,7 +13917,6 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
-/* Writes panel i. */
 static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
@@ -14234,9 +14117,7 @@ typedef struct {
 
 /* ---- cpu/products.c: a product, in blocks that threads take ---- */
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product);
-
 #endif
-
 
 /* >>bf16/cpu */
 /* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
@@ -14284,13 +14165,11 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
 }
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written.
- * start: NULL, or bf16 values at which c starts, in rows like c_bf16. min_exponent: the least
- * exponent of a, or 0 if not computed yet. */
+ * min_exponent: the least exponent of a, or 0 if not computed yet. */
 typedef struct {
     const gckpti_mixed_kernels *kernels;
     gckpti_mixed_tile tile;
     int64_t n;
-    const uint16_t *start;
     int chain;
     uint32_t min_exponent;
 } gckpti_packed_product;
@@ -14358,7 +14237,6 @@ typedef struct gckpti_products {
     void (*run_block)(const struct gckpti_products *s, const gckpti_c_block *block, float *scratch,
                       int64_t floats);
 } gckpti_products;
-
 #endif
 
 /* >>bf16/convert */
@@ -14574,42 +14452,45 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Computes tile t of n columns; in `temp` if c is NULL or t has fewer rows or columns than tiles
- * need. (A packed a has further rows.) */
+/* Computes tile t of n columns; in `temp`, to which c is set, if c is NULL or t has fewer rows or
+ * columns than tiles need. (A packed a has further rows.) */
 static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_tile_kernel *kernel,
-                                  int exact, gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
+                                  int exact, gckpti_mixed_tile *t, int64_t n, float *temp)
 {
-    float temp[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
     const int64_t m = t->m, rows = exact ? gckpti_ceil_to(m, kernel->row_step) : m;
     const int edge = rows > m || n < t->width;
     if (edge || !t->c) {
-        t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = 0;
-        if (edge && all.from && !start)
+        t->c = temp, t->c_row = GCKPTI_PANEL, t->c_rows = edge ? 0 : t->c_rows;
+        if (edge && all.from && !t->start)
             gckpti_copy_rows(all.from, all.from_row, temp, GCKPTI_PANEL, m, n);
         if (edge && all.from)
             t->from = temp, t->from_row = GCKPTI_PANEL;
     }
-    for (int64_t i = 0; start && i < m; i++)
-        s->kernels->widen(start + i * all.bf16_row, t->c + i * t->c_row, n);
-    if (start)
+    for (int64_t i = 0; t->start && i < m; i++)
+        s->kernels->widen(t->start + i * all.bf16_row, t->c + i * t->c_row, n);
+    if (t->start)
         t->from = t->c, t->from_row = t->c_row;
     if (!GCKPTI_X86 && s->chain)
         exact = exact && gckpti_starts_never_flush(t, n);
     t->m = rows;
-    if (edge || !exact)
-        t->c_bf16 = NULL;
     if (exact)
         kernel->run(t);
     else
         t->width = n, gckpti_mixed_tile_scalar(t, s->chain);
-    if (all.c_bf16 && !t->c_bf16)
-        for (int64_t i = 0; i < m; i++)
-            s->kernels->narrow(t->c + i * t->c_row, all.c_bf16 + i * all.bf16_row, n);
-    else if (edge)
+    t->m = m, t->width = n;
+    if (edge && all.c)
         gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
+/* Rounds the values of tile t, if that is required. */
+static void gckpti_mixed_narrow(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
+{
+    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+        kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
+}
+
+/* A tile is rounded after the next one: loads wait for values that tilestored has just stored. */
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *all = &s->tile;
@@ -14618,6 +14499,10 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
     const int64_t columns =
         s->n > kernel->columns && s->n % kernel->columns < 32 ? 32 : kernel->columns;
     const unsigned mode = gckpti_ftz_begin();
+    float temp[2][32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    gckpti_mixed_tile last = *all;
+    int side = 0;
+    last.c_bf16 = NULL;
     for (int64_t j = 0; j < s->n; j += columns)
         for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
@@ -14625,12 +14510,15 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.m = m = gckpti_min(all->m - r, kernel->rows), t.width = gckpti_ceil_to(n, 16);
             t.a += r * t.a_row, t.b += j;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
+            t.start = t.start ? t.start + r * t.bf16_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
-            t.c_rows = t.c ? all->c_rows - r : 0;
-            gckpti_mixed_run_tile(s, kernel, exact, &t, n,
-                                  s->start ? s->start + r * t.bf16_row + j : NULL);
+            t.c_rows = all->c_rows - r;
+            gckpti_mixed_run_tile(s, kernel, exact, &t, n, temp[side ^= 1]);
+            gckpti_mixed_narrow(s->kernels, &last);
+            last = t;
         }
+    gckpti_mixed_narrow(s->kernels, &last);
     gckpti_ftz_end(mode);
 }
 
@@ -14657,7 +14545,7 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
     tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
     tile->c_rows = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_halves + at : NULL, tile->bf16_row = t->n;
-    w->packed.start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
+    tile->start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
@@ -14753,7 +14641,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
-        fit = gckpti_min(fit, (int)GCKPTI_MIXED_KC / GCKPTI_K_BLOCK);
+        fit = gckpti_min(fit, GCKPTI_MIXED_KC * (1 + s->in_place) / GCKPTI_K_BLOCK);
         if (!s->keeps_partial && fit < all && !t->c)
             s->keeps_partial = 1, fit = -1;
         else if (fit < 1 && s->base.cols > s->panel)
@@ -14914,6 +14802,7 @@ GCKPTI_FN void gckpti_grouped_begin(const gckpti_conv *s, gckpti_grouped_tile *t
         tile->w[k] = pack ? pack + k * g * tile->n : s->w + w;
         tile->dw[k] = s->out + w;
         tile->y[k] = ky * rows.dilation, tile->x[k] = kx * cols.dilation;
+        tile->offset[k] = (tile->y[k] * cols.size + tile->x[k]) * all;
     }
 }
 
@@ -14926,6 +14815,7 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
     const int large = s->z->rows * rows.size * cols.size * all > GCKPTI_LARGE_FLOATS;
     const float *from = s->from, *zeros = tile->zeros;
     const float *start = s->start ? s->start + tile->c : zeros;
+    const int64_t last = (cols.taps - 1) * cols.dilation;
     tile->windows = 0;
     for (int p = 0; p < GCKPTI_TILE_WINDOWS; p++) {
         const int here = p < left && tile->row < s->z->rows;
@@ -14934,10 +14824,13 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         const int64_t x = tile->j * cols.stride + cols.first;
         const uint64_t high = here ? (uint64_t)rows.size : 0, wide = (uint64_t)cols.size;
         const int64_t at = ((tile->row * rows.size + y) * cols.size + x) * all + tile->c;
+        const uint64_t first_y = (uint64_t)(y + tile->y[0]), last_x = (uint64_t)(x + last);
+        const int whole = first_y < high && (uint64_t)(y + tile->y[taps - 1]) < high &&
+                          (uint64_t)x < wide && last_x < wide;
         for (int64_t k = 0; k < taps; k++) {
-            const int64_t dy = tile->y[k], dx = tile->x[k];
-            const int inside = (uint64_t)(y + dy) < high && (uint64_t)(x + dx) < wide;
-            tile->from[k][p] = inside ? from + (at + (dy * cols.size + dx) * all) : zeros;
+            const int inside =
+                whole || ((uint64_t)(y + tile->y[k]) < high && (uint64_t)(x + tile->x[k]) < wide);
+            tile->from[k][p] = inside ? from + (at + tile->offset[k]) : zeros;
         }
         tile->to[p] = here && !dw ? s->out + to : tile->unused;
         tile->start[p] = !here ? zeros : dw ? s->w + to : adds ? s->out + to : start;
@@ -14947,10 +14840,9 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         if (tile->i == rows.results)
             tile->i = 0, tile->row++;
     }
-    for (int64_t k = 0; k < taps && large; k++)
-        for (int p = 0; p < GCKPTI_TILE_WINDOWS; p++)
-            for (int64_t c = 0; c < tile->n; c += 16)
-                __builtin_prefetch(tile->from[k][p] + c);
+    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large; p++) /* earlier taps were read before */
+        for (int64_t c = 0; c < tile->n; c += 16)
+            __builtin_prefetch(tile->from[taps - 1][p] + c);
     return tile->windows > 0;
 }
 
@@ -15196,14 +15088,6 @@ typedef struct {
     unsigned char can_replay; /* the backend captures and replays micro-batches */
     unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
-
-
-
-
-
-
-
-
 #else
 
 #define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
@@ -15242,7 +15126,6 @@ typedef struct {
 
 /* >>devices/cpu */
 #ifndef GCKPT_NO_DEVICES
-
 static const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -15447,7 +15330,6 @@ typedef struct {
     size_t state_bytes;            /* as in gckpti_param */
 } gckpti_plan_param;
 
-
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
@@ -15500,8 +15382,6 @@ enum {
     X(BEGIN, gckpti_run_begin, 0)                                                                  \
     X(NEXT, gckpti_run_next, 0)                                                                    \
     X(BARRIER, gckpti_run_barrier, 0)
-
-
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
@@ -15590,11 +15470,6 @@ struct gckpt_plan {
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-
-
-
-
-
 /* A bit of `rounding` (others: GCKPTI_ROUNDED, ..): with fast kernels, the op's bits depend on the
  * size of the micro-batch. */
 enum { GCKPTI_MIXES = 16 };
@@ -15603,9 +15478,6 @@ enum { GCKPTI_MIXES = 16 };
  * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
-
-
-
 
 /* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
@@ -15789,40 +15661,25 @@ typedef struct gckpti_planner {
     double store_all_peak;              /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
-
-
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
-
-
-
-
-
 enum { GCKPTI_OUTSIDE = -2 };
 
-
-
-/* Returns the node of an entry. */
 static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? ~entry : entry >= p->nodes ? entry % p->nodes : entry;
 }
 
-/* Returns the nodes whose values an entry reads. */
 static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, int *count)
 {
     const gckpti_node *u = &p->node[gckpti_entry_node(p, entry)];
     *count = entry < 0 ? u->reads : entry >= p->nodes ? 0 : u->inputs;
     return p->edges + (entry < 0 ? u->read : u->in);
 }
-
-
-
-
 
 /* One step of a scan from the end, at entry i and position x. Each value of a node >= `first` that
  * entry i reads has its last use here, unless it has a later one. Adds the bytes of such values to
@@ -15856,25 +15713,13 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
     return bytes;
 }
 
-/* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;
 }
-
-
-
-
-
-
-
-
-
-
 #endif /* GCKPT_SMALL */
 
 /* >>dist/plan */
-
 /* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
  * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
 GCKPTI_FN int64_t gckpti_vrank_begin(const gckpt_plan *p, int64_t rows, int64_t vrank);
@@ -15902,9 +15747,6 @@ static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t ro
 {
     return (gckpti_vrank_rows(p, rows, vrank) + p->rows - 1) / p->rows;
 }
-
-
-
 
 /* Returns the elements of values (slot < 0) or a state for which a store has memory. */
 #define gckpti_planned_capacity(p, n, slot)                                                        \
@@ -16013,7 +15855,6 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
 
 /* >>offload/plan */
 #ifndef GCKPT_SMALL
-
 /* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
 /* Returns whether an entry is a reload. With n = p->nodes, u + n is a reload of u, and u + 2n an
  * offload_done. An offload has no entry: it follows the last forward before a reload. With 3 nodes,
@@ -16023,7 +15864,6 @@ static inline int gckpti_is_copy_back(const gckpti_planner *p, int entry)
     return entry >= p->nodes && entry < 2 * p->nodes;
 }
 
-/* Returns the kind of an entry's instruction. */
 static inline gckpt_kind gckpti_entry_kind(const gckpti_planner *p, int entry)
 {
     static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
@@ -16041,7 +15881,6 @@ static inline int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
 }
 
-/* Returns the cost of an offload or a reload of these parts of a node. */
 static inline uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
 {
     return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
@@ -16058,8 +15897,6 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 #endif
 
 #ifndef GCKPT_NO_OFFLOAD
-
-
 #else
 #define gckpti_scan_copies(p, s, entry, x) 0
 #define gckpti_price_copy(p, ins, u)       ((void)0)
@@ -16068,14 +15905,8 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 /* >>devices/plan */
 /* ---- what planning asks a backend; NULL is the processor (devices/plan.c) ---- */
 #ifndef GCKPT_NO_DEVICES
-
-
-
-
 /* Most elements of which an update then has the state in its workspace at a time. */
 enum { GCKPTI_STREAMED = 1 << 20 }; /* a multiple of GCKPT_UPDATE_BLOCK */
-
-
 #else
 #define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
 #define gckpti_backend_name(b)            "the processor"
@@ -16086,7 +15917,6 @@ enum { GCKPTI_STREAMED = 1 << 20 }; /* a multiple of GCKPT_UPDATE_BLOCK */
 #endif
 
 #ifndef GCKPT_SMALL
-
 #if GCKPTI_HAS_STAGED
 #define gckpti_is_staged(p, t) gckpti_must_stage(p, t)
 #else
@@ -16392,7 +16222,6 @@ GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int ra
 }
 
 #ifndef GCKPT_NO_DEVICES
-
 /* ---- what planning asks a backend; NULL is the processor ---- */
 /* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
 GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
@@ -16440,9 +16269,155 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 }
 #endif
 
+/* >>offload/time */
+#ifndef GCKPT_NO_OFFLOAD
+/* ---- offloads and reloads in a scan of a schedule from its end ---- */
+/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
+ * parts that a later reload copies back live at the forward after which they are offloaded, or at
+ * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
+GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
+{
+    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_copy_back(p, entry);
+    gckpti_node_state *v = &p->state[u];
+    const int used = gckpti_parts(v->value_end, v->saved_end);
+    const int parts = reload ? used : entry < 0 ? 0 : v->awaited_parts, added = parts & ~used;
+    if (reload || entry == u)
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    if (reload) {
+        v->awaited_parts |= parts;
+        return 0;
+    }
+    s->copied_parts[x] = parts;
+    v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
+    v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
+    if (entry == u) {
+        s->host_bytes += gckpti_parts_bytes(&p->node[u], parts & ~v->copied_parts);
+        v->copied_parts |= parts;
+        v->awaited_parts = 0;
+    }
+    return gckpti_parts_bytes(&p->node[u], added);
+}
+
+/* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
+ * A copy starts at its position, an offload right after its forward, once earlier copies are done.
+ * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
+ * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
+typedef struct {
+    const gckpti_planner *p;
+    gckpti_schedule *sched, *out;   /* out: receives sched with offload_done entries; or NULL */
+    int64_t limit;                  /* limit of live bytes, buffers of pending offloads included */
+    uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
+    uint64_t free_at;               /* time at which released bytes are free */
+    gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
+    int count;                      /* length of in_flight */
+} gckpti_timeline;
+
+/* Returns the last position at which the offloaded parts of the forward at x are all live. */
+static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    int until = s->copied_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
+    int end = s->copied_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
+    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be overwritten there */
+        const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
+        const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
+        for (int k = 0; k < count; k++)
+            end -= edges[k] == s->entry[x] && in_place >> k & 1;
+    }
+    return end < until ? end : until;
+}
+
+/* Returns the bytes of the offload at `from` that are live at x only if an offload_done follows. */
+static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
+{
+    const gckpti_schedule *s = c->sched;
+    const gckpti_node *u = &c->p->node[s->entry[from]];
+    int value = s->copied_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
+    int saved = s->copied_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
+                                                   : 0;
+}
+
+/* Before position x, removes offloads in flight: those that are done, those whose node the entry
+ * defines again, and those that are dead and do not fit into the limit. */
+static void gckpti_release_offloads(gckpti_timeline *c, int x)
+{
+    gckpti_schedule *s = c->sched;
+    const int defines = s->entry[x] >= 0 && s->entry[x] < 2 * c->p->nodes;
+    const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
+    int64_t excess = s->live_bytes[x] - c->limit;
+    int pending = 0;
+    for (int k = 0; k < c->count && c->out; k++)
+        excess += gckpti_kept_bytes(c, c->in_flight[k].value, x);
+    for (int k = 0; k < c->count; k++) {
+        const gckpti_keyed copy = c->in_flight[k];
+        const int from = copy.value, until = gckpti_offload_until(c->p, s, from);
+        const int64_t bytes = gckpti_kept_bytes(c, from, x);
+        if (copy.key > c->compute_end && s->entry[from] != node &&
+            (until >= x || (c->out && (excess <= 0 || !bytes)))) {
+            c->in_flight[pending++] = copy;
+            continue;
+        }
+        excess -= bytes;
+        c->free_at = copy.key > c->free_at ? copy.key : c->free_at;
+        if (c->out && until < x - 1)
+            c->out->entry[c->out->length++] = s->entry[from] + 2 * c->p->nodes;
+    }
+    c->count = pending;
+}
+
+static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
+{
+    c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
+                                  gckpti_parts_cost(c->p, u, parts));
+}
+
+/* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
+ * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
+ * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
+GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                                        gckpti_schedule *out)
+{
+    gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
+    gckpti_scratch_clear(&p->temp);
+    c.in_flight =
+        (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, (size_t)s->length + 1, sizeof *c.in_flight);
+    if (p->failed)
+        return 0;
+    for (int u = 0; u < p->nodes; u++)
+        p->state[u].ready = 0;
+    for (int x = 0; x < s->length; x++) {
+        int i = s->entry[x], u = gckpti_entry_node(p, i), count;
+        const int *edges = gckpti_entry_reads(p, i, &count);
+        gckpti_release_offloads(&c, x);
+        if (out)
+            out->entry[out->length++] = i;
+        if (gckpti_is_copy_back(p, i)) {
+            gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
+            p->state[u].ready = c.copy_end;
+        }
+        if (i >= p->nodes)
+            continue;
+        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+            c.free_at = c.copy_end;
+        c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
+        for (int k = 0; k < count; k++)
+            c.compute_end =
+                c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
+        if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
+            c.compute_end = p->state[u].ready;
+        c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
+        p->state[u].ready = i < 0 ? p->state[u].ready : 0;
+        if (i >= 0 && s->copied_parts[x]) {
+            gckpti_start_copy(&c, u, s->copied_parts[x]);
+            c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
+        }
+    }
+    return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
+}
+#endif
+
 /* >>plan/tensors */
 #ifndef GCKPT_SMALL
-
 /* ---- properties of a tensor in a plan ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -16505,7 +16480,6 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return (size_t)gckpti_elements(&t->shape) * gckpti_gradient_size(p->rounding[t->base->id]);
 }
 
-/* Returns the bytes of t's elements as floats. */
 GCKPTI_FN size_t gckpti_f32_bytes(const gckpt_tensor *t)
 {
     return sizeof(float) * (size_t)gckpti_elements(&t->shape);
@@ -16741,7 +16715,6 @@ GCKPTI_PASSES(bf16)
 
 /* >>plan/gradients */
 #ifndef GCKPT_SMALL
-
 /* ---- the uses of a gradient: backwards that write it ---- */
 /* Returns whether t's gradient is a sum over uses (manual, 5f): t is batch-invariant. Each use has
  * an accumulator in a plan that accumulates; in others each use after the first has scratch. */
@@ -16786,7 +16759,6 @@ GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size
     return p->gradients++;
 }
 
-/* Returns whether a target belongs to the body. */
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].node >= p->prologue;
@@ -16844,18 +16816,20 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
     p->late = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
     p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    for (int u = 0; u < p->nodes && !p->failed; u++) {
+    if (p->failed)
+        return;
+    for (int u = 0; u < p->nodes; u++) {
         fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
         p->needed_by[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
+    for (int u = p->prologue; u < p->nodes; u++) { /* nodes that a backward reads */
         const gckpti_node *q = &p->node[u];
         for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
             gckpti_set_min(&p->needed_by[p->edges[k]], q->backward_index);
         if (q->backward_index >= 0 && (q->side_effect || q->reads_saved))
             gckpti_set_min(&p->needed_by[u], q->backward_index);
     }
-    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* nodes that a needed node reads */
+    for (int u = p->nodes; u-- > p->prologue;) { /* nodes that a needed node reads */
         const gckpti_node *q = &p->node[u];
         if (fixed || p->needed_by[u] == INT32_MAX ||
             (q->side_effect && p->desc->update_in_backward))
@@ -16865,8 +16839,6 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         key[u].value = u;
         key[u].key = (uint64_t)p->needed_by[u];
     }
-    if (p->failed)
-        return;
     gckpti_sort_keys(key + from, key + n, n - from);
     for (size_t i = from; i < n; i++) {
         p->late[i] = key[i].value;
@@ -17061,7 +17033,6 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
 }
 
 /* >>plan/place */
-
 /* ---- place: offsets ----
  * The tops of the buffers placed so far, over all instructions, form a skyline. A level is a range
  * of instructions of one height. A level that is lower than both neighbours gets the buffer of
@@ -17283,22 +17254,24 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     return 1;
 }
 
-/* Assigns an offset to each buffer, so that no two that live at the same time overlap. Returns the
- * arena, or SIZE_MAX if it is out of memory or the bytes cannot be addressed. */
+/* Assigns an offset to each buffer, so that no two that live at the same time overlap. Stops once
+ * the arena has at most `enough` bytes. Returns the arena, or SIZE_MAX if it is out of memory or
+ * the bytes cannot be addressed. */
 GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                                       size_t alignment)
+                                       size_t alignment, size_t enough)
 {
     gckpti_skyline s;
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
+    const size_t goal = enough > base && enough - base > s.goal ? enough - base : s.goal;
     /* placements in a row without improvement; small cases are worth more */
     const int patience = 4 + (s.n < 500 ? (1 << 18) / (int)(s.n * s.n + 1) : 0);
-    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
+    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > goal; order++) {
         int failed = 0;
         s.visited = 0;
         gckpti_set_priorities(&s, order);
-        while (best > s.goal && failed < patience && s.visited < GCKPTI_MAX_VISITED) {
+        while (best > goal && failed < patience && s.visited < GCKPTI_MAX_VISITED) {
             size_t arena = gckpti_place_by_priority(&s);
             if (arena == SIZE_MAX)
                 break;
@@ -17315,512 +17288,8 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     }
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.resident;
 }
-#endif
-
-/* >>tiles/op */
-#ifndef GCKPT_NO_TILES
-
-GCKPTI_COLD_BEGIN
-
-/* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
- * Only the last op's result is read outside the group. When a step computes new rows, old rows that
- * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
- * stored as rows with indices below 0, or `height` and above. */
-/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
-                                const gckpti_fused_edge *edges, gckpti_row_range *ranges,
-                                int32_t end)
-{
-    for (int i = 0; i < group->steps; i++) {
-        if (end <= group->tile_rows) /* the first tile */
-            ranges[i].low = ranges[i].high = i + 1 < group->steps ? INT32_MIN : 0;
-        ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < group->steps ? ranges[i].high : end;
-    }
-    for (int i = group->steps; i-- > 0;) {
-        gckpti_row_range *q = &ranges[i];
-        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads its rows any more */
-        q->high = q->high < q->drop ? q->drop : q->high;    /* nobody reads the rows in between */
-        q->need = q->need < q->high ? q->high : q->need;
-        const int32_t first = gckpti_tile_first(q), stop = gckpti_tile_end(&step[i], q);
-        for (int k = step[i].edge; k < step[i].edge + step[i].edges && first < step[i].height;
-             k++) {
-            const gckpti_fused_edge *in = &edges[k];
-            if (in->from < 0)
-                continue;
-            const int32_t drop = first * in->stride - in->before;
-            const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
-            gckpti_row_range *from = &ranges[in->from];
-            from->drop = drop < from->drop ? drop : from->drop;
-            from->need = first < stop && need > from->need ? need : from->need;
-        }
-    }
-}
-
-/* run/layout.c binds its kernel. */
-GCKPTI_DATA const gckpt_op gckpti_op_fused = { "fused", NULL, NULL,  NULL,
-                                               NULL,    NULL, { 0 }, GCKPTI_BUILTIN_OP,
-                                               NULL,    NULL };
-GCKPTI_COLD_END
-#endif
-
-/* >>tiles/group */
-#if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
-
-GCKPTI_COLD_BEGIN
-
-/* ---- which ops may be in a group ---- */
-/* Returns whether input k of an op has rows, or is the same for all rows of the output. */
-static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
-{
-    const gckpt_shape *q = &t->in[k]->shape;
-    const int axis = q->n - t->shape.n + 1;
-    if (t->in[k]->batch_invariant)
-        return t->op->receptive_field || axis < 0 || q->d[axis] == 1;
-    return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
-           (t->op->receptive_field || q->d[1] == t->shape.d[1]);
-}
-
-/* Finds which input rows an op reads (o->rows); leaves o->rows 0 if it cannot run in row tiles. */
-static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
-{
-    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f }; /* unless the op sets it */
-    const unsigned same = GCKPTI_IS_ELEMENTWISE | GCKPTI_IS_ROWWISE;
-    if (t->kind != GCKPTI_OP || t->batch_invariant || p->active[t->id] || t->must_recompute ||
-        t->mixes_rows || gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
-        (!t->op->receptive_field && !(t->op->flags & GCKPTI_BUILTIN_OP && t->op->flags & same)))
-        return;
-    gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
-    call.shape = t->shape;
-    o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
-    if (p->failed ||
-        (t->op->receptive_field && !t->op->receptive_field(&call, o->attributes, &rows)))
-        return;
-    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.size;
-    most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
-    for (int k = 0; k < t->inputs; k++) {
-        const int64_t n = gckpti_elements(&t->in[k]->shape);
-        most = n > most ? n : most;
-        if (gckpti_is_staged(p, t->in[k]->base) || !gckpti_has_rows(t, &rows, k))
-            return;
-    }
-    if (most <= INT32_MAX / 8)
-        o->rows = rows;
-}
-
-/* Finds the ops that may be in a group, each op's last reader, and the bytes live before the op. */
-GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
-{
-    gckpti_planner *p = r->p;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        gckpti_find_rows(p, t, &r->op[i]);
-        r->op[i].step = -1;
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
-            r->op[t->in[k]->base->id].last_reader = i;
-    }
-    for (int i = 0; i < p->desc->fetch.count; i++)
-        if (!p->desc->fetch.specs[i].gradient)
-            r->op[p->desc->fetch.specs[i].tensor->base->id].last_reader = p->n;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        r->op[i].last_reader = t->must_save ? p->n : r->op[i].last_reader;
-        if (t->kind == GCKPTI_OP && !t->batch_invariant)
-            for (int k = i + 1; k <= r->op[i].last_reader && k < p->n; k++)
-                r->op[k].live_bytes += (int64_t)gckpti_value_bytes(p, t);
-    }
-}
-
-static int gckpti_fused_add_step(gckpti_fused_builder *r, const gckpt_tensor *t, int id)
-{
-    const int i = r->header.steps++;
-    gckpti_fused_step *q = &r->step[i];
-    memset(q, 0, sizeof *q);
-    memset(&r->step_buffer[i], 0, sizeof r->step_buffer[i]);
-    q->id = id;
-    q->height = (int32_t)t->shape.d[1];
-    q->width = (int32_t)(gckpti_elements(&t->shape) / (t->shape.d[0] * t->shape.d[1]));
-    q->edge = r->header.edges;
-    r->out[i] = t;
-    return i;
-}
-
-static void gckpti_fused_add_edge(gckpti_fused_builder *r, int k, int from,
-                                  const gckpt_receptive_field *rows)
-{
-    const gckpti_fused_edge edge = { k, from, rows->stride, rows->padding, rows->size };
-    r->edge[r->header.edges++] = edge;
-    r->step[r->header.steps - 1].edges++;
-}
-
-/* Returns the index of an input of the group, or -1 if there are too many. */
-static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
-{
-    int m = 0;
-    while (m < r->header.inputs && r->header.last_in[m] != t->id)
-        m++;
-    if (m == GCKPT_MAX_INPUTS)
-        return -1;
-    r->header.last_in[m] = t->id;
-    r->header.inputs += m == r->header.inputs;
-    return m;
-}
-
-/* Returns whether an op reads padding rows of input k. */
-static int gckpti_reads_padding(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
-{
-    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;
-    return rows->padding > 0 || end > t->in[k]->shape.d[1];
-}
-
-/* Adds an op to the group, after steps that copy inputs it pads. Returns 0 if it does not fit. */
-static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
-{
-    static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
-    const gckpt_receptive_field *rows = &r->op[t->id].rows;
-    int from[GCKPT_MAX_INPUTS];
-    for (int k = 0; k < t->inputs; k++) {
-        const gckpt_tensor *q = t->in[k];
-        const int leaf = q->batch_invariant && q->base->kind != GCKPTI_OP;
-        from[k] = r->op[q->base->id].step;
-        if (from[k] >= 0 ? q->kind == GCKPTI_VIEW
-                         : !leaf && (from[k] = ~gckpti_fused_input(r, q)) == 0)
-            return 0;
-        if (from[k] >= 0 || q->batch_invariant || !gckpti_reads_padding(t, rows, k))
-            continue;
-        if (q->type == GCKPT_U8) /* copy steps copy 4-byte words */
-            return 0;
-        const int m = from[k];
-        for (int i = 0; i < r->header.steps; i++)
-            from[k] = r->step[i].id < 0 && r->out[i] == q ? i : from[k];
-        if (from[k] < 0) {
-            from[k] = gckpti_fused_add_step(r, q, -1);
-            gckpti_fused_add_edge(r, 0, m, &same);
-        }
-    }
-    const int step = gckpti_fused_add_step(r, t, t->id);
-    for (int k = 0; k < t->inputs; k++) {
-        const gckpt_tensor *q = t->in[k];
-        if (!q->batch_invariant || q->base->kind == GCKPTI_OP)
-            gckpti_fused_add_edge(r, k, from[k], q->batch_invariant ? &whole : rows);
-        if (q->batch_invariant || from[k] < 0)
-            continue;
-        gckpti_step_buffer *buf = &r->step_buffer[from[k]];
-        gckpti_fused_step *of = &r->step[from[k]];
-        buf->last_reader = step;
-        buf->readers++;
-        if (!gckpti_reads_padding(t, rows, k))
-            continue;
-        if (buf->has_padding++ && of->padding != gckpti_bits(rows->fill))
-            return 0;
-        of->padding = gckpti_bits(rows->fill);
-    }
-    r->op[t->id].step = step;
-    return 1;
-}
-
-/* Lets a step write over its input's rows if it is their only reader and works row by row. */
-static void gckpti_fused_in_place(gckpti_fused_builder *r)
-{
-    for (int i = 0; i < r->header.steps; i++) {
-        const gckpti_fused_step *q = &r->step[i];
-        for (int k = q->edge;
-             k < q->edge + q->edges && q->id >= 0 && !r->out[i]->op->receptive_field; k++) {
-            const gckpti_fused_edge *in = &r->edge[k];
-            if (in->from < 0 || r->step_buffer[in->from].readers != 1 ||
-                r->step[in->from].width != q->width ||
-                !(r->out[i]->op->flags & GCKPT_INPLACE(in->input)))
-                continue;
-            r->step[in->from].offset = ~i;
-            break;
-        }
-    }
-}
-
-/* Simulates all tiles of one batch row: finds rows of buffers and the cost of moves and calls. */
-static void gckpti_fused_simulate(gckpti_fused_builder *r)
-{
-    const gckpti_fused *group = &r->header;
-    const int32_t height = r->step[group->steps - 1].height;
-    r->extra_cost = 0;
-    for (int32_t end = 0; end < height;) {
-        end = end < height - group->tile_rows ? end + group->tile_rows : height;
-        gckpti_next_tile(group, r->step, r->edge, r->range, end);
-        for (int i = 0; i < group->steps; i++) {
-            gckpti_row_range *range = &r->range[i];
-            gckpti_step_buffer *buf = &r->step_buffer[i];
-            const int32_t new_rows = gckpti_tile_end(&r->step[i], range) - gckpti_tile_first(range);
-            const int32_t rows = range->need - range->drop, kept = range->high - range->drop;
-            const int32_t copied = r->step[i].id < 0 && new_rows > 0 ? new_rows : 0;
-            buf->keeps_rows |= kept > 0;
-            buf->new_rows = new_rows > buf->new_rows ? new_rows : buf->new_rows;
-            buf->rows = rows > buf->rows ? rows : buf->rows;
-            r->extra_cost += new_rows > 0 ? GCKPTI_INSTRUCTION_COST : 0;
-            const int32_t moved = (range->drop > range->low ? kept : 0) + copied;
-            r->extra_cost += 80 * (uint64_t)moved * (uint64_t)r->step[i].width;
-            range->low = range->drop, range->high = range->need;
-        }
-    }
-    r->extra_cost *= (uint64_t)r->out[group->steps - 1]->shape.d[0];
-}
-
-/* Returns the workspace of a step's op for the most rows that it computes at once. */
-static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
-{
-    const gckpt_tensor *t = r->out[i];
-    const gckpti_row_op *o = &r->op[t->id];
-    if (r->step[i].id < 0 || r->step_buffer[i].new_rows == 0)
-        return 0;
-    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
-    for (int k = 0; k < t->inputs; k++)
-        if (!t->in[k]->batch_invariant) {
-            call.in[k].shape.d[0] = 1;
-            call.in[k].shape.d[1] =
-                (int64_t)(r->step_buffer[i].new_rows - 1) * o->rows.stride + o->rows.size;
-        }
-    call.threads = r->p->threads, call.plain = r->p->plain;
-    return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
-}
-
-/* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or r->range (id 2 * steps). */
-static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
-{
-    const gckpt_buffer b = { start, end, 0, size, id, GCKPT_BUFFER_WORKSPACE };
-    r->buffers[r->buffer_count] = b;
-    r->buffer_count += size > 0;
-}
-
-/* Adds a group's buffers; sets r->workspace to their peak. Returns 0 if that is too large. */
-static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
-{
-    const int n = r->header.steps;
-    r->buffer_count = 0, r->workspace = 0;
-    gckpti_put_buffer(r, 2 * n, GCKPTI_FUSED_CALL + sizeof *r->range * (size_t)n, 0, n - 1);
-    for (int i = 0; i < n; i++)
-        r->step_buffer[i].first_writer = i;
-    for (int i = 0; i < n; i++) {
-        const gckpti_fused_step *q = &r->step[i];
-        const gckpti_step_buffer *buf = &r->step_buffer[i];
-        const size_t workspace = gckpti_step_workspace(r, i);
-        const double bytes = sizeof(float) * (double)buf->rows * (double)q->width;
-        if (workspace > INT32_MAX || bytes > INT32_MAX)
-            return 0;
-        gckpti_put_buffer(r, i + n, workspace, i, i);
-        if (q->offset < 0 && buf->first_writer < r->step_buffer[~q->offset].first_writer)
-            r->step_buffer[~q->offset].first_writer = buf->first_writer;
-        if (q->offset >= 0 && i + 1 < n)
-            gckpti_put_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
-                              buf->keeps_rows ? n - 1 : buf->last_reader);
-    }
-    for (int i = 0; i < n; i++) {
-        int64_t live = 0;
-        for (int k = 0; k < r->buffer_count; k++)
-            if (r->buffers[k].start <= i && i <= r->buffers[k].end)
-                live += (int64_t)gckpti_round_up(r->buffers[k].size, r->p->alignment);
-        r->workspace = live > r->workspace ? live : r->workspace;
-    }
-    return r->workspace <= INT32_MAX;
-}
-
-/* Builds a group of n ops, or returns 0. Fast kernels get 64 positions or a quarter of all rows. */
-GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
-{
-    const gckpt_tensor *out = r->p->tensors[id[n - 1]];
-    const int64_t height = out->shape.d[1];
-    const int64_t wide =
-        gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
-    int fits = 1;
-    memset(&r->header, 0, sizeof r->header);
-    r->header.tile_rows =
-        r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
-    for (int i = 0; i < n && fits; i++)
-        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] &&
-               height > r->header.tile_rows &&
-               (i == n - 1 || r->op[id[i]].last_reader <= id[n - 1]) &&
-               gckpti_fused_add_op(r, r->p->tensors[id[i]]);
-    for (int i = 0; i < n; i++)
-        r->op[id[i]].step = -1;
-    for (int i = 0; i + 1 < r->header.steps && fits; i++)
-        fits = r->step_buffer[i].readers > 0;
-    if (!fits)
-        return 0;
-    gckpti_fused_in_place(r);
-    gckpti_fused_simulate(r);
-    return gckpti_fused_add_buffers(r);
-}
-
-
-/* >>tiles/fuse */
-
-
-/* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
-static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
-{
-    gckpti_planner *p = r->p;
-    const gckpt_tensor *t = p->tensors[id[n - 1]];
-    gckpt_tensor fused = *t;
-    uint64_t unfused = 0;
-    gckpti_build_fused(r, id, n);
-    const int count = r->header.steps;
-    const size_t workspace =
-        gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment);
-    const size_t steps = sizeof *r->step * (size_t)count, header = sizeof r->header;
-    const size_t edges = sizeof *r->edge * (size_t)r->header.edges;
-    for (int k = 0; k < r->buffer_count; k++) {
-        const int i = r->buffers[k].id;
-        *(i < count       ? &r->step[i].offset
-          : i < 2 * count ? &r->step[i - count].workspace
-                          : &r->header.ranges_offset) = (int32_t)r->buffers[k].offset;
-    }
-    for (int i = 0; i < n; i++) {
-        gckpt_tensor inner = *p->tensors[id[i]];
-        unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
-        inner.attributes = r->op[id[i]].attributes;
-        inner.index = t->id;
-        p->tensors[id[i]] =
-            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
-    }
-    r->header.last_offset = (int32_t)gckpti_round_up(header + steps + edges, GCKPTI_ALIGN);
-    r->header.last_inputs = t->inputs;
-    fused.op = &gckpti_op_fused, fused.data = t->op, fused.saved_bytes = 0;
-    fused.inputs = r->header.inputs;
-    fused.attribute_bytes = (size_t)r->header.last_offset + t->attribute_bytes;
-    unsigned char *to =
-        (unsigned char *)gckpti_scratch_alloc(&p->scratch, fused.attribute_bytes, 1);
-    for (int k = 0; k < GCKPT_MAX_INPUTS; k++) {
-        fused.in[k] = k < fused.inputs ? p->g->tensors[r->header.last_in[k]] : NULL;
-        r->header.last_in[k] = k < t->inputs ? t->in[k]->id : 0;
-    }
-    fused.attributes = to;
-    p->tensors[t->id] =
-        (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &fused, 1, sizeof fused);
-    p->failed = p->failed || workspace == SIZE_MAX;
-    if (p->failed)
-        return;
-    memcpy(to, &r->header, header);
-    memcpy(to + header, r->step, steps);
-    memcpy(to + header + steps, r->edge, edges);
-    if (t->attribute_bytes)
-        memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
-    p->workspace_forward[t->id] = workspace;
-    p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
-    p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
-    p->unused = 0;
-}
-
-/* ---- which groups to fuse: the cheapest split of a stretch of ops within some bytes ---- */
-typedef struct {
-    int64_t live_bytes; /* most live bytes */
-    uint64_t extra_cost;
-    int from; /* of the best split of the first j ops: index at which its last op or group begins */
-} gckpti_split;
-
-/* Sets best[n] to the cheapest split. split[i * GCKPTI_FUSED_OPS + k] groups ops i to i + k. */
-static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t cap, gckpti_split *best)
-{
-    for (int pass = 0; pass < 2; pass++) {
-        for (int j = 1; j <= n; j++) {
-            gckpti_split *b = &best[j];
-            b->live_bytes = INT64_MAX, b->extra_cost = UINT64_MAX;
-            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_FUSED_OPS; i--) {
-                const gckpti_split *c = &split[i * GCKPTI_FUSED_OPS + j - 1 - i];
-                const int64_t live =
-                    c->live_bytes > best[i].live_bytes ? c->live_bytes : best[i].live_bytes;
-                const uint64_t extra = c->extra_cost + best[i].extra_cost;
-                if (live < INT64_MAX &&
-                    (pass ? live <= cap && extra < b->extra_cost : live < b->live_bytes))
-                    b->live_bytes = live, b->extra_cost = extra, b->from = i;
-            }
-        }
-        cap = cap > best[n].live_bytes ? cap : best[n].live_bytes;
-    }
-}
-
-/* Returns the bytes that are live while an op runs outside a group. */
-static int64_t gckpti_op_live_bytes(const gckpti_fused_builder *r, const gckpt_tensor *t)
-{
-    const gckpti_planner *p = r->p;
-    size_t out = gckpti_value_bytes(p, t);
-    for (int k = 0; k < t->inputs; k++)
-        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last_reader == t->id &&
-            t->in[k]->base->kind == GCKPTI_OP && gckpti_value_bytes(p, t->in[k]->base) == out)
-            out = 0;
-    return r->op[t->id].live_bytes + (int64_t)(out + p->workspace_forward[t->id]);
-}
-
-/* Fuses groups within a stretch: n consecutive ops that may all be in a group. */
-static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, int64_t least,
-                                gckpti_scratch *temp)
-{
-    const size_t slots = (size_t)n + 1;
-    gckpti_split *split =
-        (gckpti_split *)gckpti_scratch_alloc(temp, slots * GCKPTI_FUSED_OPS, sizeof *split);
-    gckpti_split *best = (gckpti_split *)gckpti_scratch_alloc(temp, slots, sizeof *best);
-    for (int index = 0; index < n * GCKPTI_FUSED_OPS && !r->p->failed; index++) {
-        const int i = index / GCKPTI_FUSED_OPS, k = index % GCKPTI_FUSED_OPS;
-        split[index].live_bytes = k ? INT64_MAX : gckpti_op_live_bytes(r, r->p->tensors[id[i]]);
-        if (k == 0 || i + k >= n || !gckpti_build_fused(r, id + i, k + 1))
-            continue;
-        split[index].live_bytes = r->op[id[i]].live_bytes + r->workspace +
-                                  (int64_t)gckpti_value_bytes(r->p, r->p->tensors[id[i + k]]);
-        split[index].extra_cost = r->extra_cost;
-    }
-    if (!r->p->failed)
-        gckpti_split_stretch(split, n, least, best);
-    for (int j = n; j > 0 && !r->p->failed; j = best[j].from)
-        if (j - best[j].from > 1)
-            gckpti_put_fused(r, temp, id + best[j].from, j - best[j].from);
-}
-
-/* Replaces ops, whose bytes and cost are known, by fused groups; clears p->unused. */
-static void gckpti_fuse_ops(gckpti_planner *p)
-{
-    gckpti_scratch temp = gckpti_scratch_new(p->memory, &p->failed);
-    const size_t n = (size_t)p->n;
-    gckpti_fused_builder *r = (gckpti_fused_builder *)gckpti_scratch_alloc(&temp, 1, sizeof *r);
-    int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
-    gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
-    int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
-    if (!p->failed) {
-        r->p = p, r->op = op;
-        gckpti_find_row_ops(r);
-    }
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        const size_t bytes = gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i];
-        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && (int64_t)bytes > least)
-            least = (int64_t)bytes;
-    }
-    for (int i = 0; i <= p->n && !p->failed; i++) {
-        const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
-        if (t && (t->kind != GCKPTI_OP || t->batch_invariant))
-            continue;
-        if (t && op[i].rows.inputs) {
-            id[count++] = i;
-            continue;
-        }
-        if (count > 1)
-            gckpti_fuse_stretch(r, id, count, least, &temp);
-        count = 0;
-    }
-    gckpti_scratch_free(&temp);
-}
-
-GCKPTI_PASSES(tiles)
-{
-    (void)arg;
-    if (stage == GCKPTI_PASS_OPS && p->variant.fused) {
-        p->unused = 1;
-        if (!gckpti_is_rounded(p->desc))
-            gckpti_fuse_ops(p);
-    }
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-#endif
 
 /* >>plan/model */
-#ifndef GCKPT_SMALL
-
 /* ---- the model: which tensors get gradients, bytes and cost of ops, nodes and their edges ---- */
 /* Allocates the arrays of a planner of p->n tensors. Returns 0 if it is out of memory. */
 static int gckpti_model_memory(gckpti_planner *p)
@@ -18152,248 +17621,9 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
     gckpti_find_late(p);
     return p->failed ? GCKPT_E_MEMORY : gckpti_sum_costs(p);
 }
-#endif
-
-/* >>linear_loss/plan */
-#if !defined(GCKPT_NO_LINEAR_LOSS) && !defined(GCKPT_SMALL)
-
-GCKPTI_COLD_BEGIN
-
-/* ---- lowerings of losses: other ops of the same bits, which take fewer bytes or cost less ---- */
-/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
- * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
- * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
-static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
-{
-    const gckpt_tensor *logits = t->in[0];
-    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
-        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
-        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
-        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
-        logits->must_recompute || p->rounding[logits->id])
-        return 0;
-    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
-    for (int i = 0; i < p->desc->fetch.count; i++)
-        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
-            return 0;
-    for (int i = logits->id + 1; i < p->n; i++) {
-        const gckpt_tensor *user = p->g->tensors[i];
-        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            const gckpt_tensor *q = user->in[k]->base;
-            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
-                return 0;
-        }
-    }
-    t->op = &gckpti_op_linear_cross_entropy;
-    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
-    t->inputs = 3;
-    return 1;
-}
-
-/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
- * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last one). Backends' fast kernels have the first, of 4096 rows. */
-static void gckpti_take_lowering(gckpti_planner *p)
-{
-    static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
-    const int block_rows = rows[p->desc->backend != NULL][p->variant.lowering - 1];
-    p->unused = 1;
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        gckpt_tensor t = *p->g->tensors[i];
-        gckpti_linear_loss o = { 0, 0.0f };
-        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
-            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
-            continue;
-        if (block_rows) {
-            if (t.attribute_bytes)
-                o = *(const gckpti_linear_loss *)t.attributes;
-            o.block_rows = block_rows;
-            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
-            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
-            t.saved_bytes = 0;
-        }
-        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
-        p->unused = 0;
-    }
-    if (!p->unused && !p->failed)
-        gckpti_find_active(p);
-}
-
-GCKPTI_PASSES(linear_loss)
-{
-    (void)arg;
-    if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
-        gckpti_take_lowering(p);
-    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && !p->unused; i++) {
-        const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
-        if (t == built)
-            continue;
-        if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
-            p->unused = 1; /* e.g. exact, or a fast kernel that declined a softcap */
-        const int replaced[2] = { i, built->in[0]->base->id };
-        const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
-        p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
-    }
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-#endif
-
-/* >>offload/time */
-#ifndef GCKPT_NO_OFFLOAD
-
-/* ---- offloads and reloads in a scan of a schedule from its end ---- */
-/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
- * parts that a later reload copies back live at the forward after which they are offloaded, or at
- * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
-GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
-{
-    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_copy_back(p, entry);
-    gckpti_node_state *v = &p->state[u];
-    const int used = gckpti_parts(v->value_end, v->saved_end);
-    const int parts = reload ? used : entry < 0 ? 0 : v->awaited_parts, added = parts & ~used;
-    if (reload || entry == u)
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
-    if (reload) {
-        v->awaited_parts |= parts;
-        return 0;
-    }
-    s->copied_parts[x] = parts;
-    v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
-    v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
-    if (entry == u) {
-        s->host_bytes += gckpti_parts_bytes(&p->node[u], parts & ~v->copied_parts);
-        v->copied_parts |= parts;
-        v->awaited_parts = 0;
-    }
-    return gckpti_parts_bytes(&p->node[u], added);
-}
-
-/* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
- * A copy starts at its position, an offload right after its forward, once earlier copies are done.
- * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
- * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
-typedef struct {
-    const gckpti_planner *p;
-    gckpti_schedule *sched, *out;   /* out: receives sched with offload_done entries; or NULL */
-    int64_t limit;                  /* limit of live bytes, buffers of pending offloads included */
-    uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
-    uint64_t free_at;               /* time at which released bytes are free */
-    gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
-    int count;                      /* length of in_flight */
-} gckpti_timeline;
-
-/* Returns the last position at which the offloaded parts of the forward at x are all live. */
-static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
-{
-    int until = s->copied_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
-    int end = s->copied_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
-    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be overwritten there */
-        const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
-        const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
-        for (int k = 0; k < count; k++)
-            end -= edges[k] == s->entry[x] && in_place >> k & 1;
-    }
-    return end < until ? end : until;
-}
-
-/* Returns the bytes of the offload at `from` that are live at x only if an offload_done follows. */
-static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
-{
-    const gckpti_schedule *s = c->sched;
-    const gckpti_node *u = &c->p->node[s->entry[from]];
-    int value = s->copied_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
-    int saved = s->copied_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
-    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
-                                                   : 0;
-}
-
-/* Before position x, removes offloads in flight: those that are done, those whose node the entry
- * defines again, and those that are dead and do not fit into the limit. */
-static void gckpti_release_offloads(gckpti_timeline *c, int x)
-{
-    gckpti_schedule *s = c->sched;
-    const int defines = s->entry[x] >= 0 && s->entry[x] < 2 * c->p->nodes;
-    const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
-    int64_t excess = s->live_bytes[x] - c->limit;
-    int pending = 0;
-    for (int k = 0; k < c->count && c->out; k++)
-        excess += gckpti_kept_bytes(c, c->in_flight[k].value, x);
-    for (int k = 0; k < c->count; k++) {
-        const gckpti_keyed copy = c->in_flight[k];
-        const int from = copy.value, until = gckpti_offload_until(c->p, s, from);
-        const int64_t bytes = gckpti_kept_bytes(c, from, x);
-        if (copy.key > c->compute_end && s->entry[from] != node &&
-            (until >= x || (c->out && (excess <= 0 || !bytes)))) {
-            c->in_flight[pending++] = copy;
-            continue;
-        }
-        excess -= bytes;
-        c->free_at = copy.key > c->free_at ? copy.key : c->free_at;
-        if (c->out && until < x - 1)
-            c->out->entry[c->out->length++] = s->entry[from] + 2 * c->p->nodes;
-    }
-    c->count = pending;
-}
-
-/* Starts a copy of parts of node u. */
-static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
-{
-    c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
-                                  gckpti_parts_cost(c->p, u, parts));
-}
-
-/* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
- * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
- * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
-GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                                        gckpti_schedule *out)
-{
-    gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
-    gckpti_scratch_clear(&p->temp);
-    c.in_flight =
-        (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, (size_t)s->length + 1, sizeof *c.in_flight);
-    if (p->failed)
-        return 0;
-    for (int u = 0; u < p->nodes; u++)
-        p->state[u].ready = 0;
-    for (int x = 0; x < s->length; x++) {
-        int i = s->entry[x], u = gckpti_entry_node(p, i), count;
-        const int *edges = gckpti_entry_reads(p, i, &count);
-        gckpti_release_offloads(&c, x);
-        if (out)
-            out->entry[out->length++] = i;
-        if (gckpti_is_copy_back(p, i)) {
-            gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
-            p->state[u].ready = c.copy_end;
-        }
-        if (i >= p->nodes)
-            continue;
-        if (i < 0 && p->node[u].backward_index == p->body_backwards)
-            c.free_at = c.copy_end;
-        c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
-        for (int k = 0; k < count; k++)
-            c.compute_end =
-                c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
-        if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
-            c.compute_end = p->state[u].ready;
-        c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
-        p->state[u].ready = i < 0 ? p->state[u].ready : 0;
-        if (i >= 0 && s->copied_parts[x]) {
-            gckpti_start_copy(&c, u, s->copied_parts[x]);
-            c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
-        }
-    }
-    return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
-}
-#endif
 
 /* >>plan/schedule */
-#ifndef GCKPT_SMALL
-
 /* ---- live ranges: a scan of a schedule from its end, which meets a value's last use first ---- */
-/* Resets p->state before a pass. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 {
     for (int u = 0; u < p->nodes; u++) {
@@ -18536,7 +17766,6 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
 }
 
 /* >>plan/lowered */
-
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
 /* Allocates the arrays of a lowered plan; those of instructions, operands and buffers grow. */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
@@ -18740,7 +17969,6 @@ static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, in
     return workspace;
 }
 
-/* Lists the buffers and operands of all instructions. */
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length, workspace = -1;
@@ -18853,124 +18081,10 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     if (result != GCKPT_OK)
         return result;
     gckpti_build_buffers(p, d);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
-#endif
-
-#if !defined(GCKPT_NO_OFFLOAD) && !defined(GCKPT_SMALL)
-
-/* ---- offloads and reloads in lowered plans and plans ---- */
-/* Sets the bytes of slower memory that a planner may use, and whether copies overlap. */
-static void gckpti_start_offload(gckpti_planner *p)
-{
-    const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
-    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_copies
-                        ? 0
-                        : (int64_t)(bytes < most ? bytes : most);
-    p->max_host_limit = p->host_limit;
-    p->copy_cost = GCKPTI_FULL_COPY_COST;
-    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
-}
-
-/* Assigns offsets in slower memory to offloaded parts, and sets the hidden cost. */
-static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
-{
-    const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
-    d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
-    for (int k = 0; k < 2 * d->sched.length; k++) { /* of even k values, of odd k what ops save */
-        const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
-        const gckpt_tensor *t = p->tensors[p->node[u].id];
-        size_t *offset = &d->host_offset[2 * u + k % 2];
-        if (!(d->sched.copied_parts[x] >> k % 2 & 1) || *offset != GCKPTI_NO_OFFSET)
-            continue;
-        *offset = gckpti_round_up(d->host_bytes, p->alignment);
-        d->host_bytes = *offset + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
-        d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
-    }
-    if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)
-        return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
-                            d->host_bytes, p->desc->offload.bytes);
-    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
-    d->cost -= d->hidden;
-    return GCKPT_OK;
-}
-
-/* Adds the operands of an OFFLOAD or OFFLOAD_DONE: the parts that are copied. */
-static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *at)
-{
-    gckpti_lowered *d = &p->lowered;
-    const gckpti_ins *ins = &d->ins[at->x];
-    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_OFFLOAD_DONE)
-        return;
-    const int x = d->latest_def[p->node_of[ins->id]];
-    const int parts = d->sched.copied_parts[at->position >= 0 ? at->position : x];
-    gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[x] : -1, at->x);
-    gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[x] : -1, at->x);
-}
-
-/* Sets a plan's numbers about offloads and its offsets in slower memory. */
-static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
-{
-    e->plan.hidden = p->best.hidden;
-    e->plan.host_cost = p->desc->offload.cost;
-    e->plan.overlaps_copies = p->desc->offload.overlap != 0;
-    e->plan.host_bytes = p->best.host_bytes;
-    for (int u = 0; u < p->nodes; u++) {
-        e->info[p->node[u].id].host_value = p->best.host_offset[2 * u];
-        e->info[p->node[u].id].host_saved = p->best.host_offset[2 * u + 1];
-    }
-}
-
-/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
-GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u)
-{
-    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_RELOAD)
-        return;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(p, node) : 0;
-    const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
-    const size_t planned =
-        gckpti_round_up(value, p->alignment) + gckpti_round_up(saved, p->alignment);
-    u->moved = value + saved;
-    u->cost = gckpti_transfer_cost(p->host_cost, (int64_t)planned);
-}
-
-GCKPTI_PASSES(offload)
-{
-    switch ((int)stage) {
-    case GCKPTI_PASS_START: gckpti_start_offload(p); break;
-    case GCKPTI_PASS_NODE: {
-        gckpti_node *u = (gckpti_node *)arg;
-        u->can_copy = p->host_limit > 0 && p->tensors[u->id]->op &&
-                      !p->tensors[u->id]->batch_invariant && !u->must_recompute;
-        p->can_copy = p->can_copy || u->can_copy;
-        break;
-    }
-    case GCKPTI_PASS_ENTRY: {
-        const int x = *(const int *)arg, entry = p->lowered.sched.entry[x];
-        if (entry >= 0 && entry < p->nodes && p->lowered.sched.copied_parts[x])
-            gckpti_add_instruction(&p->lowered, GCKPT_OFFLOAD, p->node[entry].id);
-        break;
-    }
-    case GCKPTI_PASS_LISTED: return gckpti_place_offloaded(p, &p->lowered);
-    case GCKPTI_PASS_OPERANDS: gckpti_add_offload_operands(p, (const gckpti_ins_at *)arg); break;
-    case GCKPTI_PASS_ENCODED: gckpti_encode_offload(p, (gckpti_encoder *)arg);
-    }
-    return GCKPT_OK;
-}
-#endif
 
 /* >>plan/builders */
-#ifndef GCKPT_SMALL
-
 GCKPTI_COLD_BEGIN
 
 /* ---- builders: each writes the body of a schedule, p->entries ---- */
@@ -19076,12 +18190,13 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 }
 
 /* ---- modes: the lowered plans of all modes except a search ---- */
-/* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
-GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
+/* Places the buffers of p->lowered and sets its arena: the smallest that it finds, or the first of
+ * at most `enough` bytes. Errors: as gckpti_lower_schedule. */
+GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p, size_t enough)
 {
     gckpti_lowered *d = &p->lowered;
     gckpti_scratch_clear(&p->temp);
-    d->arena = gckpti_assign_offsets(&p->temp, d->buffers, d->buffer_count, p->alignment);
+    d->arena = gckpti_assign_offsets(&p->temp, d->buffers, d->buffer_count, p->alignment, enough);
     if (p->failed || d->arena < SIZE_MAX)
         return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -19090,7 +18205,7 @@ GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
 }
 
 /* Returns the ops in a segment of GCKPT_SQRT: the user's, or the root of the ops (Chen 2016). */
-static int gckpti_segment_size(const gckpti_planner *p)
+GCKPTI_FN int gckpti_segment_size(const gckpti_planner *p)
 {
     int root = 1;
     while ((root + 1) <= (p->nodes - p->prologue) / (root + 1))
@@ -19134,242 +18249,18 @@ GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
     p->lowered = swap;
 }
 
-/* Returns the group of uniform segmentation i: 1, 2, .. ops, then -1, -2, .. (as many of the user's
- * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
-GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
-{
-    size_t ops = (size_t)(p->nodes - p->prologue),
-           count = i < ops ? ops : (size_t)p->g->top_segments;
-    size_t group = i < ops ? i + 1 : i - ops + 1;
-    if (count > 512 && group > 1 &&
-        (count + group - 1) / group == (count + group - 2) / (group - 1))
-        return 0;
-    return i < ops ? (int)group : -(int)group;
-}
-
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
     gckpt_result result = gckpti_lower_mode(p, mode);
     if (result == GCKPT_OK)
-        result = gckpti_place_buffers(p);
+        result = gckpti_place_buffers(p, 0);
     if (result == GCKPT_OK)
         gckpti_keep_lowered(p);
     return result;
 }
 
-GCKPTI_COLD_END
-#endif
-
-/* >>schedules/plan */
-#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_SMALL)
-
-GCKPTI_COLD_BEGIN
-
-static const char *const gckpti_kind_names[] = { GCKPT_KIND_NAMES };
-
-/* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
-/* Returns whether the body's backward u may come next in the user's order: backwards of all users
- * of its result have run, as have those that add to one of its gradients before it. Of a sum over
- * uses the first two may change places; if the plan accumulates, all may. */
-static int gckpti_is_next(const gckpti_planner *p, int u)
-{
-    const gckpti_node *q = &p->node[u];
-    const gckpt_tensor *t = p->tensors[q->id];
-    for (int k = p->first_use[q->id]; k >= 0 && gckpti_is_in_body(p, k); k = p->target[k].next)
-        if (p->node[p->target[k].node].backward_index == INT32_MAX)
-            return 0;
-    for (int i = 0; i < t->inputs; i++) {
-        const gckpt_tensor *in = t->in[i]->base;
-        int n = 0, waits = 0;
-        for (int k = p->first_use[in->id]; k != q->target + i; k = p->target[k].next, n++)
-            waits |=
-                p->target[k].node != u && p->node[p->target[k].node].backward_index == INT32_MAX;
-        if (waits && p->active[in->id] && !(gckpti_is_use_sum(in) && (p->accumulates || n == 1)))
-            return 0;
-    }
-    return 1;
-}
-
-/* Checks the instructions of the user's schedule, and takes its order of backwards. */
-static gckpt_result gckpti_order_user(gckpti_planner *p)
-{
-    if (!p->desc->schedule.instructions || p->desc->schedule.count <= 0)
-        return gckpti_error(
-            p->g, GCKPT_E_ARG,
-            "plan: GCKPT_SCHEDULE needs desc.schedule.instructions and, as its length, "
-            "desc.schedule.count; they are %s and %i",
-            p->desc->schedule.instructions ? "there" : "NULL", p->desc->schedule.count);
-    for (int i = 0; i < p->desc->schedule.count; i++) {
-        const gckpt_instruction in = p->desc->schedule.instructions[i];
-        const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-        const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-        if (!copies &&
-            (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
-             (unsigned)in.kind >= GCKPT_BEGIN)) /* this and later kinds are added by lowering */
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: instruction %i: id %i is no op that its kind can run", i,
-                                in.id);
-        const int u = p->node_of[in.id];
-        if (in.kind > GCKPT_UPDATE && u >= 0 && !p->node[u].can_copy)
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes is 0, "
-                "update_in_backward is set, the tensor has gckpt_recompute, or it depends on "
-                "parameters only",
-                i, t);
-        if (in.kind == GCKPT_FORWARD && u >= p->prologue && gckpti_is_loss(t)) {
-            if (!p->computed[u] && p->backwards > 0 && p->desc->update_in_backward)
-                return gckpti_error(p->g, GCKPT_E_ARG,
-                                    "schedule: instruction %i: %T is a loss, and comes after a "
-                                    "backward; with update_in_backward all losses come first",
-                                    i, t);
-            p->computed[u] = 1;
-        }
-        if (in.kind != GCKPT_BACKWARD || u < p->prologue || p->node[u].backward_index < 0)
-            continue;
-        if (p->node[u].backward_index != INT32_MAX || !gckpti_is_next(p, u))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: instruction %i: backward of %T is repeated, or precedes "
-                                "that of one of its readers, or of an op that adds to the same "
-                                "gradient first (readers in reverse order of creation)",
-                                i, t);
-        p->node[u].backward_index = p->backwards;
-        p->backward[p->backwards++] = u;
-    }
-    return GCKPT_OK;
-}
-
-/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
-static gckpt_result gckpti_build_user(gckpti_planner *p)
-{
-    enum { FORWARD = 1 << GCKPT_FORWARD, BACKWARD = 1 << GCKPT_BACKWARD };
-    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
-    for (int i = 0; i < p->desc->schedule.count && seen; i++) {
-        const gckpt_instruction in = p->desc->schedule.instructions[i];
-        const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs; k++) {
-            int q = t->in[k]->base->id;
-            if (!gckpti_is_staged(p, p->tensors[q]))
-                continue;
-            if (p->node_of[q] >= p->prologue && !seen[q])
-                gckpti_emit(p, p->node_of[q]);
-            seen[q] = 1;
-        }
-        int u = p->node_of[in.id];
-        seen[in.id] |= (unsigned char)(1 << in.kind);
-        if (u >= p->prologue && in.kind == GCKPT_BACKWARD && p->node[u].backward_index >= 0)
-            gckpti_emit(p, ~u);
-        for (int entry = u; u >= p->prologue && entry < 3 * p->nodes; entry += p->nodes)
-            if (gckpti_entry_kind(p, entry) == in.kind) /* some kinds have no entry */
-                gckpti_emit(p, entry);
-    }
-    for (int u = p->prologue; u < p->nodes && seen; u++) {
-        const gckpti_node *q = &p->node[u];
-        int required = q->backward_index >= 0 ? FORWARD | BACKWARD : q->side_effect || q->fetched;
-        if ((seen[q->id] & required) != required)
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
-                                p->tensors[q->id], q->backward_index >= 0 ? " and a backward" : "");
-    }
-    return GCKPT_OK;
-}
-
-/* Checks that all values are computed before they are read. */
-static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
-{
-    memset(p->computed, 0, (size_t)p->nodes);
-    for (int x = 0; x < s->length; x++) {
-        int i = s->entry[x], self = gckpti_entry_node(p, i), count;
-        int needs_self = i >= p->nodes || (i < 0 && p->node[self].reads_saved);
-        int missing = needs_self && !p->computed[self] ? self : -1;
-        for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
-            missing = p->computed[edges[count]] ? missing : edges[count];
-        if (missing >= 0)
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: %s of %T reads %T before any forward of it",
-                                gckpti_kind_names[gckpti_entry_kind(p, i)],
-                                p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
-        p->computed[self] |= i == self;
-    }
-    return GCKPT_OK;
-}
-
-/* ---- gckpt_recompute: values that are recomputed for the backwards ---- */
-/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
- * values that these forwards read; inputs before users. */
-static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
-{
-    const int first = s->length;
-    int count = 0, reads;
-    for (int i = -1; i < count; i++) {
-        const int reader = i < 0 ? entry : p->queue[i];
-        const int *edges = gckpti_entry_reads(p, reader, &reads);
-        const int saved = reader < 0 && p->node[~reader].reads_saved;
-        for (int k = 0; k < reads + saved; k++) {
-            const int u = k < reads ? edges[k] : ~reader;
-            if (p->state[u].dropped)
-                p->queue[count++] = u;
-            p->state[u].dropped = 0;
-        }
-    }
-    for (int i = 0; i < count; i++) {
-        int x = s->length++;
-        for (; x > first && s->entry[x - 1] > p->queue[i]; x--)
-            s->entry[x] = s->entry[x - 1];
-        s->entry[x] = p->queue[i];
-    }
-}
-
-/* From the first backward on, recomputes values of gckpt_recompute for readers, unless the schedule
- * does. Each value is recomputed at most once. */
-static void gckpti_add_recomputes(gckpti_planner *p, gckpti_schedule *s)
-{
-    const int length = s->length, *entry = s->entry + p->recompute_count;
-    int backward_seen = 0, firsts = 0;
-    memmove(s->entry + p->recompute_count, s->entry, (size_t)length * sizeof *entry);
-    gckpti_reset_states(p);
-    s->length = 0;
-    for (int x = 0; x < length; x++) {
-        const int i = entry[x], u = gckpti_entry_node(p, i);
-        if (i < 0 && !backward_seen++)
-            for (int k = p->prologue; k < p->nodes; k++)
-                p->state[k].dropped = p->node[k].must_recompute && p->state[k].start < firsts;
-        if (backward_seen)
-            gckpti_recompute_dropped(p, i, s);
-        if (i >= 0) {
-            firsts = p->state[u].start < 0 ? s->length + 1 : firsts;
-            p->state[u].start = s->length;
-            p->state[u].dropped = 0;
-        }
-        s->entry[s->length++] = i;
-    }
-}
-
-GCKPTI_PASSES(schedules)
-{
-    gckpti_node *u = (gckpti_node *)arg;
-    if (stage == GCKPTI_PASS_NODE) {
-        u->must_recompute = (unsigned char)(p->tensors[u->id]->must_recompute && !u->runs_once);
-        p->recompute_count += u->must_recompute;
-    }
-    if (stage == GCKPTI_PASS_POLICY)
-        gckpti_add_recomputes(p, (gckpti_schedule *)arg);
-    if (p->desc->mode != GCKPT_SCHEDULE)
-        return GCKPT_OK;
-    return stage == GCKPTI_PASS_ORDER      ? gckpti_order_user(p)
-           : stage == GCKPTI_PASS_BODY     ? gckpti_build_user(p)
-           : stage == GCKPTI_PASS_SCHEDULE ? gckpti_check_reads(p, (const gckpti_schedule *)arg)
-                                           : GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-#endif
-
 /* >>plan/encode */
-#ifndef GCKPT_SMALL
-
-GCKPTI_COLD_BEGIN
-
 /* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
@@ -19665,8 +18556,898 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
 GCKPTI_COLD_END
 #endif
 
-#if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
+/* >>tiles/op */
+#ifndef GCKPT_NO_TILES
+GCKPTI_COLD_BEGIN
 
+/* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
+ * Only the last op's result is read outside the group. When a step computes new rows, old rows that
+ * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
+ * stored as rows with indices below 0, or `height` and above. */
+/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
+GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
+                                const gckpti_fused_edge *edges, gckpti_row_range *ranges,
+                                int32_t end)
+{
+    for (int i = 0; i < group->steps; i++) {
+        if (end <= group->tile_rows) /* the first tile */
+            ranges[i].low = ranges[i].high = i + 1 < group->steps ? INT32_MIN : 0;
+        ranges[i].drop = INT32_MAX, ranges[i].need = i + 1 < group->steps ? ranges[i].high : end;
+    }
+    for (int i = group->steps; i-- > 0;) {
+        gckpti_row_range *q = &ranges[i];
+        q->drop = q->drop == INT32_MAX ? q->high : q->drop; /* nobody reads its rows any more */
+        q->high = q->high < q->drop ? q->drop : q->high;    /* nobody reads the rows in between */
+        q->need = q->need < q->high ? q->high : q->need;
+        const int32_t first = gckpti_tile_first(q), stop = gckpti_tile_end(&step[i], q);
+        for (int k = step[i].edge; k < step[i].edge + step[i].edges && first < step[i].height;
+             k++) {
+            const gckpti_fused_edge *in = &edges[k];
+            if (in->from < 0)
+                continue;
+            const int32_t drop = first * in->stride - in->before;
+            const int32_t need = (stop - 1) * in->stride - in->before + in->reach;
+            gckpti_row_range *from = &ranges[in->from];
+            from->drop = drop < from->drop ? drop : from->drop;
+            from->need = first < stop && need > from->need ? need : from->need;
+        }
+    }
+}
+
+/* run/layout.c binds its kernel. */
+GCKPTI_DATA const gckpt_op gckpti_op_fused = { "fused", NULL, NULL,  NULL,
+                                               NULL,    NULL, { 0 }, GCKPTI_BUILTIN_OP,
+                                               NULL,    NULL };
+GCKPTI_COLD_END
+#endif
+
+/* >>tiles/group */
+#if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
+GCKPTI_COLD_BEGIN
+
+/* ---- which ops may be in a group ---- */
+/* Returns whether input k of an op has rows, or is the same for all rows of the output. */
+static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
+{
+    const gckpt_shape *q = &t->in[k]->shape;
+    const int axis = q->n - t->shape.n + 1;
+    if (t->in[k]->batch_invariant)
+        return t->op->receptive_field || axis < 0 || q->d[axis] == 1;
+    return k < rows->inputs && q->n == t->shape.n && q->d[0] == t->shape.d[0] &&
+           (t->op->receptive_field || q->d[1] == t->shape.d[1]);
+}
+
+/* Finds which input rows an op reads (o->rows); leaves o->rows 0 if it cannot run in row tiles. */
+static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
+{
+    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f }; /* unless the op sets it */
+    const unsigned same = GCKPTI_IS_ELEMENTWISE | GCKPTI_IS_ROWWISE;
+    if (t->kind != GCKPTI_OP || t->batch_invariant || p->active[t->id] || t->must_recompute ||
+        t->mixes_rows || gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
+        (!t->op->receptive_field && !(t->op->flags & GCKPTI_BUILTIN_OP && t->op->flags & same)))
+        return;
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+    call.shape = t->shape;
+    o->attributes = gckpti_scratch_copy(&p->scratch, t->attributes, t->attribute_bytes, 1);
+    if (p->failed ||
+        (t->op->receptive_field && !t->op->receptive_field(&call, o->attributes, &rows)))
+        return;
+    int64_t most = (t->shape.d[1] - 1) * rows.stride + rows.size;
+    most = gckpti_elements(&t->shape) > most ? gckpti_elements(&t->shape) : most;
+    for (int k = 0; k < t->inputs; k++) {
+        const int64_t n = gckpti_elements(&t->in[k]->shape);
+        most = n > most ? n : most;
+        if (gckpti_is_staged(p, t->in[k]->base) || !gckpti_has_rows(t, &rows, k))
+            return;
+    }
+    if (most <= INT32_MAX / 8)
+        o->rows = rows;
+}
+
+/* Finds the ops that may be in a group, each op's last reader, and the bytes live before the op. */
+GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r)
+{
+    gckpti_planner *p = r->p;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        gckpti_find_rows(p, t, &r->op[i]);
+        r->op[i].step = -1;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            r->op[t->in[k]->base->id].last_reader = i;
+    }
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (!p->desc->fetch.specs[i].gradient)
+            r->op[p->desc->fetch.specs[i].tensor->base->id].last_reader = p->n;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        r->op[i].last_reader = t->must_save ? p->n : r->op[i].last_reader;
+        if (t->kind == GCKPTI_OP && !t->batch_invariant)
+            for (int k = i + 1; k <= r->op[i].last_reader && k < p->n; k++)
+                r->op[k].live_bytes += (int64_t)gckpti_value_bytes(p, t);
+    }
+}
+
+static int gckpti_fused_add_step(gckpti_fused_builder *r, const gckpt_tensor *t, int id)
+{
+    const int i = r->header.steps++;
+    gckpti_fused_step *q = &r->step[i];
+    memset(q, 0, sizeof *q);
+    memset(&r->step_buffer[i], 0, sizeof r->step_buffer[i]);
+    q->id = id;
+    q->height = (int32_t)t->shape.d[1];
+    q->width = (int32_t)(gckpti_elements(&t->shape) / (t->shape.d[0] * t->shape.d[1]));
+    q->edge = r->header.edges;
+    r->out[i] = t;
+    return i;
+}
+
+static void gckpti_fused_add_edge(gckpti_fused_builder *r, int k, int from,
+                                  const gckpt_receptive_field *rows)
+{
+    const gckpti_fused_edge edge = { k, from, rows->stride, rows->padding, rows->size };
+    r->edge[r->header.edges++] = edge;
+    r->step[r->header.steps - 1].edges++;
+}
+
+/* Returns the index of an input of the group, or -1 if there are too many. */
+static int gckpti_fused_input(gckpti_fused_builder *r, const gckpt_tensor *t)
+{
+    int m = 0;
+    while (m < r->header.inputs && r->header.last_in[m] != t->id)
+        m++;
+    if (m == GCKPT_MAX_INPUTS)
+        return -1;
+    r->header.last_in[m] = t->id;
+    r->header.inputs += m == r->header.inputs;
+    return m;
+}
+
+static int gckpti_reads_padding(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
+{
+    const int64_t end = (t->shape.d[1] - 1) * rows->stride - rows->padding + rows->size;
+    return rows->padding > 0 || end > t->in[k]->shape.d[1];
+}
+
+/* Adds an op to the group, after steps that copy inputs it pads. Returns 0 if it does not fit. */
+static int gckpti_fused_add_op(gckpti_fused_builder *r, const gckpt_tensor *t)
+{
+    static const gckpt_receptive_field whole = { 0, 0, 0, 0, 0.0f }, same = { 0, 1, 0, 1, 0.0f };
+    const gckpt_receptive_field *rows = &r->op[t->id].rows;
+    int from[GCKPT_MAX_INPUTS];
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        const int leaf = q->batch_invariant && q->base->kind != GCKPTI_OP;
+        from[k] = r->op[q->base->id].step;
+        if (from[k] >= 0 ? q->kind == GCKPTI_VIEW
+                         : !leaf && (from[k] = ~gckpti_fused_input(r, q)) == 0)
+            return 0;
+        if (from[k] >= 0 || q->batch_invariant || !gckpti_reads_padding(t, rows, k))
+            continue;
+        if (q->type == GCKPT_U8) /* copy steps copy 4-byte words */
+            return 0;
+        const int m = from[k];
+        for (int i = 0; i < r->header.steps; i++)
+            from[k] = r->step[i].id < 0 && r->out[i] == q ? i : from[k];
+        if (from[k] < 0) {
+            from[k] = gckpti_fused_add_step(r, q, -1);
+            gckpti_fused_add_edge(r, 0, m, &same);
+        }
+    }
+    const int step = gckpti_fused_add_step(r, t, t->id);
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k];
+        if (!q->batch_invariant || q->base->kind == GCKPTI_OP)
+            gckpti_fused_add_edge(r, k, from[k], q->batch_invariant ? &whole : rows);
+        if (q->batch_invariant || from[k] < 0)
+            continue;
+        gckpti_step_buffer *buf = &r->step_buffer[from[k]];
+        gckpti_fused_step *of = &r->step[from[k]];
+        buf->last_reader = step;
+        buf->readers++;
+        if (!gckpti_reads_padding(t, rows, k))
+            continue;
+        if (buf->has_padding++ && of->padding != gckpti_bits(rows->fill))
+            return 0;
+        of->padding = gckpti_bits(rows->fill);
+    }
+    r->op[t->id].step = step;
+    return 1;
+}
+
+/* Lets a step write over its input's rows if it is their only reader and works row by row. */
+static void gckpti_fused_in_place(gckpti_fused_builder *r)
+{
+    for (int i = 0; i < r->header.steps; i++) {
+        const gckpti_fused_step *q = &r->step[i];
+        for (int k = q->edge;
+             k < q->edge + q->edges && q->id >= 0 && !r->out[i]->op->receptive_field; k++) {
+            const gckpti_fused_edge *in = &r->edge[k];
+            if (in->from < 0 || r->step_buffer[in->from].readers != 1 ||
+                r->step[in->from].width != q->width ||
+                !(r->out[i]->op->flags & GCKPT_INPLACE(in->input)))
+                continue;
+            r->step[in->from].offset = ~i;
+            break;
+        }
+    }
+}
+
+/* Simulates all tiles of one batch row: finds rows of buffers and the cost of moves and calls. */
+static void gckpti_fused_simulate(gckpti_fused_builder *r)
+{
+    const gckpti_fused *group = &r->header;
+    const int32_t height = r->step[group->steps - 1].height;
+    r->extra_cost = 0;
+    for (int32_t end = 0; end < height;) {
+        end = end < height - group->tile_rows ? end + group->tile_rows : height;
+        gckpti_next_tile(group, r->step, r->edge, r->range, end);
+        for (int i = 0; i < group->steps; i++) {
+            gckpti_row_range *range = &r->range[i];
+            gckpti_step_buffer *buf = &r->step_buffer[i];
+            const int32_t new_rows = gckpti_tile_end(&r->step[i], range) - gckpti_tile_first(range);
+            const int32_t rows = range->need - range->drop, kept = range->high - range->drop;
+            const int32_t copied = r->step[i].id < 0 && new_rows > 0 ? new_rows : 0;
+            buf->keeps_rows |= kept > 0;
+            buf->new_rows = new_rows > buf->new_rows ? new_rows : buf->new_rows;
+            buf->rows = rows > buf->rows ? rows : buf->rows;
+            r->extra_cost += new_rows > 0 ? GCKPTI_INSTRUCTION_COST : 0;
+            const int32_t moved = (range->drop > range->low ? kept : 0) + copied;
+            r->extra_cost += 80 * (uint64_t)moved * (uint64_t)r->step[i].width;
+            range->low = range->drop, range->high = range->need;
+        }
+    }
+    r->extra_cost *= (uint64_t)r->out[group->steps - 1]->shape.d[0];
+}
+
+/* Returns the workspace of a step's op for the most rows that it computes at once. */
+static size_t gckpti_step_workspace(const gckpti_fused_builder *r, int i)
+{
+    const gckpt_tensor *t = r->out[i];
+    const gckpti_row_op *o = &r->op[t->id];
+    if (r->step[i].id < 0 || r->step_buffer[i].new_rows == 0)
+        return 0;
+    gckpt_call call = gckpti_shape_call(t->in, t->inputs, o->attributes);
+    for (int k = 0; k < t->inputs; k++)
+        if (!t->in[k]->batch_invariant) {
+            call.in[k].shape.d[0] = 1;
+            call.in[k].shape.d[1] =
+                (int64_t)(r->step_buffer[i].new_rows - 1) * o->rows.stride + o->rows.size;
+        }
+    call.threads = r->p->threads, call.plain = r->p->plain;
+    return t->op->shape(&call) == GCKPT_OK ? call.workspace_forward : SIZE_MAX;
+}
+
+/* Adds a buffer: rows (id i) or workspace (id i + steps) of step i, or r->range (id 2 * steps). */
+static void gckpti_put_buffer(gckpti_fused_builder *r, int id, size_t size, int start, int end)
+{
+    const gckpt_buffer b = { start, end, 0, size, id, GCKPT_BUFFER_WORKSPACE };
+    r->buffers[r->buffer_count] = b;
+    r->buffer_count += size > 0;
+}
+
+/* Adds a group's buffers; sets r->workspace to their peak. Returns 0 if that is too large. */
+static int gckpti_fused_add_buffers(gckpti_fused_builder *r)
+{
+    const int n = r->header.steps;
+    r->buffer_count = 0, r->workspace = 0;
+    gckpti_put_buffer(r, 2 * n, GCKPTI_FUSED_CALL + sizeof *r->range * (size_t)n, 0, n - 1);
+    for (int i = 0; i < n; i++)
+        r->step_buffer[i].first_writer = i;
+    for (int i = 0; i < n; i++) {
+        const gckpti_fused_step *q = &r->step[i];
+        const gckpti_step_buffer *buf = &r->step_buffer[i];
+        const size_t workspace = gckpti_step_workspace(r, i);
+        const double bytes = sizeof(float) * (double)buf->rows * (double)q->width;
+        if (workspace > INT32_MAX || bytes > INT32_MAX)
+            return 0;
+        gckpti_put_buffer(r, i + n, workspace, i, i);
+        if (q->offset < 0 && buf->first_writer < r->step_buffer[~q->offset].first_writer)
+            r->step_buffer[~q->offset].first_writer = buf->first_writer;
+        if (q->offset >= 0 && i + 1 < n)
+            gckpti_put_buffer(r, i, (size_t)bytes, buf->keeps_rows ? 0 : buf->first_writer,
+                              buf->keeps_rows ? n - 1 : buf->last_reader);
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t live = 0;
+        for (int k = 0; k < r->buffer_count; k++)
+            if (r->buffers[k].start <= i && i <= r->buffers[k].end)
+                live += (int64_t)gckpti_round_up(r->buffers[k].size, r->p->alignment);
+        r->workspace = live > r->workspace ? live : r->workspace;
+    }
+    return r->workspace <= INT32_MAX;
+}
+
+/* Builds a group of n ops, or returns 0. Fast kernels get 64 positions or a quarter of all rows. */
+GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
+{
+    const gckpt_tensor *out = r->p->tensors[id[n - 1]];
+    const int64_t height = out->shape.d[1];
+    const int64_t wide =
+        gckpti_elements(&out->shape) / (out->shape.d[0] * height * gckpti_last(&out->shape));
+    int fits = 1;
+    memset(&r->header, 0, sizeof r->header);
+    r->header.tile_rows =
+        r->p->plain ? 1 : (int32_t)gckpti_min((63 + wide) / wide, (height + 3) / 4);
+    for (int i = 0; i < n && fits; i++)
+        fits = r->p->tensors[id[i]]->shape.d[0] == out->shape.d[0] &&
+               height > r->header.tile_rows &&
+               (i == n - 1 || r->op[id[i]].last_reader <= id[n - 1]) &&
+               gckpti_fused_add_op(r, r->p->tensors[id[i]]);
+    for (int i = 0; i < n; i++)
+        r->op[id[i]].step = -1;
+    for (int i = 0; i + 1 < r->header.steps && fits; i++)
+        fits = r->step_buffer[i].readers > 0;
+    if (!fits)
+        return 0;
+    gckpti_fused_in_place(r);
+    gckpti_fused_simulate(r);
+    return gckpti_fused_add_buffers(r);
+}
+
+/* >>tiles/fuse */
+/* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
+static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
+{
+    gckpti_planner *p = r->p;
+    const gckpt_tensor *t = p->tensors[id[n - 1]];
+    gckpt_tensor fused = *t;
+    uint64_t unfused = 0;
+    gckpti_build_fused(r, id, n);
+    const int count = r->header.steps;
+    const size_t workspace =
+        gckpti_assign_offsets(temp, r->buffers, (size_t)r->buffer_count, p->alignment, 0);
+    const size_t steps = sizeof *r->step * (size_t)count, header = sizeof r->header;
+    const size_t edges = sizeof *r->edge * (size_t)r->header.edges;
+    for (int k = 0; k < r->buffer_count; k++) {
+        const int i = r->buffers[k].id;
+        *(i < count       ? &r->step[i].offset
+          : i < 2 * count ? &r->step[i - count].workspace
+                          : &r->header.ranges_offset) = (int32_t)r->buffers[k].offset;
+    }
+    for (int i = 0; i < n; i++) {
+        gckpt_tensor inner = *p->tensors[id[i]];
+        unfused = gckpti_add_cost(unfused, p->model_cost[id[i]].forward);
+        inner.attributes = r->op[id[i]].attributes;
+        inner.index = t->id;
+        p->tensors[id[i]] =
+            (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &inner, 1, sizeof inner);
+    }
+    r->header.last_offset = (int32_t)gckpti_round_up(header + steps + edges, GCKPTI_ALIGN);
+    r->header.last_inputs = t->inputs;
+    fused.op = &gckpti_op_fused, fused.data = t->op, fused.saved_bytes = 0;
+    fused.inputs = r->header.inputs;
+    fused.attribute_bytes = (size_t)r->header.last_offset + t->attribute_bytes;
+    unsigned char *to =
+        (unsigned char *)gckpti_scratch_alloc(&p->scratch, fused.attribute_bytes, 1);
+    for (int k = 0; k < GCKPT_MAX_INPUTS; k++) {
+        fused.in[k] = k < fused.inputs ? p->g->tensors[r->header.last_in[k]] : NULL;
+        r->header.last_in[k] = k < t->inputs ? t->in[k]->id : 0;
+    }
+    fused.attributes = to;
+    p->tensors[t->id] =
+        (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &fused, 1, sizeof fused);
+    p->failed = p->failed || workspace == SIZE_MAX;
+    if (p->failed)
+        return;
+    memcpy(to, &r->header, header);
+    memcpy(to + header, r->step, steps);
+    memcpy(to + header + steps, r->edge, edges);
+    if (t->attribute_bytes)
+        memcpy(to + r->header.last_offset, r->op[t->id].attributes, t->attribute_bytes);
+    p->workspace_forward[t->id] = workspace;
+    p->model_cost[t->id].forward = gckpti_add_cost(unfused, r->extra_cost);
+    p->cost[t->id] = gckpti_replacement_cost(p, p->model_cost[t->id], id, n);
+    p->unused = 0;
+}
+
+/* ---- which groups to fuse: the cheapest split of a stretch of ops within some bytes ---- */
+typedef struct {
+    int64_t live_bytes; /* most live bytes */
+    uint64_t extra_cost;
+    int from; /* of the best split of the first j ops: index at which its last op or group begins */
+} gckpti_split;
+
+/* Sets best[n] to the cheapest split. split[i * GCKPTI_FUSED_OPS + k] groups ops i to i + k. */
+static void gckpti_split_stretch(const gckpti_split *split, int n, int64_t cap, gckpti_split *best)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int j = 1; j <= n; j++) {
+            gckpti_split *b = &best[j];
+            b->live_bytes = INT64_MAX, b->extra_cost = UINT64_MAX;
+            for (int i = j - 1; i >= 0 && i >= j - GCKPTI_FUSED_OPS; i--) {
+                const gckpti_split *c = &split[i * GCKPTI_FUSED_OPS + j - 1 - i];
+                const int64_t live =
+                    c->live_bytes > best[i].live_bytes ? c->live_bytes : best[i].live_bytes;
+                const uint64_t extra = c->extra_cost + best[i].extra_cost;
+                if (live < INT64_MAX &&
+                    (pass ? live <= cap && extra < b->extra_cost : live < b->live_bytes))
+                    b->live_bytes = live, b->extra_cost = extra, b->from = i;
+            }
+        }
+        cap = cap > best[n].live_bytes ? cap : best[n].live_bytes;
+    }
+}
+
+/* Returns the bytes that are live while an op runs outside a group. */
+static int64_t gckpti_op_live_bytes(const gckpti_fused_builder *r, const gckpt_tensor *t)
+{
+    const gckpti_planner *p = r->p;
+    size_t out = gckpti_value_bytes(p, t);
+    for (int k = 0; k < t->inputs; k++)
+        if (t->op->flags & GCKPT_INPLACE(k) && r->op[t->in[k]->base->id].last_reader == t->id &&
+            t->in[k]->base->kind == GCKPTI_OP && gckpti_value_bytes(p, t->in[k]->base) == out)
+            out = 0;
+    return r->op[t->id].live_bytes + (int64_t)(out + p->workspace_forward[t->id]);
+}
+
+/* Fuses groups within a stretch: n consecutive ops that may all be in a group. */
+static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, int64_t least,
+                                gckpti_scratch *temp)
+{
+    const size_t slots = (size_t)n + 1;
+    gckpti_split *split =
+        (gckpti_split *)gckpti_scratch_alloc(temp, slots * GCKPTI_FUSED_OPS, sizeof *split);
+    gckpti_split *best = (gckpti_split *)gckpti_scratch_alloc(temp, slots, sizeof *best);
+    for (int index = 0; index < n * GCKPTI_FUSED_OPS && !r->p->failed; index++) {
+        const int i = index / GCKPTI_FUSED_OPS, k = index % GCKPTI_FUSED_OPS;
+        split[index].live_bytes = k ? INT64_MAX : gckpti_op_live_bytes(r, r->p->tensors[id[i]]);
+        if (k == 0 || i + k >= n || !gckpti_build_fused(r, id + i, k + 1))
+            continue;
+        split[index].live_bytes = r->op[id[i]].live_bytes + r->workspace +
+                                  (int64_t)gckpti_value_bytes(r->p, r->p->tensors[id[i + k]]);
+        split[index].extra_cost = r->extra_cost;
+    }
+    if (!r->p->failed)
+        gckpti_split_stretch(split, n, least, best);
+    for (int j = n; j > 0 && !r->p->failed; j = best[j].from)
+        if (j - best[j].from > 1)
+            gckpti_put_fused(r, temp, id + best[j].from, j - best[j].from);
+}
+
+/* Replaces ops, whose bytes and cost are known, by fused groups; clears p->unused. */
+static void gckpti_fuse_ops(gckpti_planner *p)
+{
+    gckpti_scratch temp = gckpti_scratch_new(p->memory, &p->failed);
+    const size_t n = (size_t)p->n;
+    gckpti_fused_builder *r = (gckpti_fused_builder *)gckpti_scratch_alloc(&temp, 1, sizeof *r);
+    int *id = (int *)gckpti_scratch_alloc(&temp, n, sizeof *id), count = 0;
+    gckpti_row_op *op = (gckpti_row_op *)gckpti_scratch_alloc(&temp, n, sizeof *op);
+    int64_t least = 0; /* most bytes of an op outside groups; no plan's peak is lower */
+    if (!p->failed) {
+        r->p = p, r->op = op;
+        gckpti_find_row_ops(r);
+    }
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        const size_t bytes = gckpti_value_bytes(p, p->tensors[i]) + p->workspace_forward[i];
+        if (p->tensors[i]->kind == GCKPTI_OP && !op[i].rows.inputs && (int64_t)bytes > least)
+            least = (int64_t)bytes;
+    }
+    for (int i = 0; i <= p->n && !p->failed; i++) {
+        const gckpt_tensor *t = i < p->n ? p->tensors[i] : NULL;
+        if (t && (t->kind != GCKPTI_OP || t->batch_invariant))
+            continue;
+        if (t && op[i].rows.inputs) {
+            id[count++] = i;
+            continue;
+        }
+        if (count > 1)
+            gckpti_fuse_stretch(r, id, count, least, &temp);
+        count = 0;
+    }
+    gckpti_scratch_free(&temp);
+}
+
+GCKPTI_PASSES(tiles)
+{
+    (void)arg;
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused) {
+        p->unused = 1;
+        if (!gckpti_is_rounded(p->desc))
+            gckpti_fuse_ops(p);
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+#endif
+
+/* >>linear_loss/plan */
+#if !defined(GCKPT_NO_LINEAR_LOSS) && !defined(GCKPT_SMALL)
+GCKPTI_COLD_BEGIN
+
+/* ---- lowerings of losses: other ops of the same bits, which take fewer bytes or cost less ---- */
+/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
+ * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
+ * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
+static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
+{
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
+        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
+        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
+        logits->must_recompute || p->rounding[logits->id])
+        return 0;
+    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
+            return 0;
+    for (int i = logits->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
+                return 0;
+        }
+    }
+    t->op = &gckpti_op_linear_cross_entropy;
+    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
+    t->inputs = 3;
+    return 1;
+}
+
+/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
+ * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
+ * rows at a time, or twice (the last one). Backends' fast kernels have the first, of 4096 rows. */
+static void gckpti_take_lowering(gckpti_planner *p)
+{
+    static const int rows[2][GCKPTI_LOWERINGS - 1] = { { 256, 64, 0 }, { 4096, 0, 0 } };
+    const int block_rows = rows[p->desc->backend != NULL][p->variant.lowering - 1];
+    p->unused = 1;
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        gckpt_tensor t = *p->g->tensors[i];
+        gckpti_linear_loss o = { 0, 0.0f };
+        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
+            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
+            continue;
+        if (block_rows) {
+            if (t.attribute_bytes)
+                o = *(const gckpti_linear_loss *)t.attributes;
+            o.block_rows = block_rows;
+            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
+            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
+            t.saved_bytes = 0;
+        }
+        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
+        p->unused = 0;
+    }
+    if (!p->unused && !p->failed)
+        gckpti_find_active(p);
+}
+
+GCKPTI_PASSES(linear_loss)
+{
+    (void)arg;
+    if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
+        gckpti_take_lowering(p);
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && !p->unused; i++) {
+        const gckpt_tensor *t = p->tensors[i], *built = p->g->tensors[i];
+        if (t == built)
+            continue;
+        if (p->desc->backend && !gckpti_runs_fast(p->rounding[i]))
+            p->unused = 1; /* e.g. exact, or a fast kernel that declined a softcap */
+        const int replaced[2] = { i, built->in[0]->base->id };
+        const int n = t->in[0]->base == built->in[0]->base ? 1 : 2;
+        p->cost[i] = gckpti_replacement_cost(p, p->model_cost[i], replaced, n);
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+#endif
+
+#if !defined(GCKPT_NO_OFFLOAD) && !defined(GCKPT_SMALL)
+/* ---- offloads and reloads in lowered plans and plans ---- */
+/* Sets the bytes of slower memory that a planner may use, and whether copies overlap. */
+static void gckpti_start_offload(gckpti_planner *p)
+{
+    const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
+    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_copies
+                        ? 0
+                        : (int64_t)(bytes < most ? bytes : most);
+    p->max_host_limit = p->host_limit;
+    p->copy_cost = GCKPTI_FULL_COPY_COST;
+    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
+}
+
+/* Assigns offsets in slower memory to offloaded parts, and sets the hidden cost. */
+static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
+{
+    const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
+    d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    memset(d->host_offset, 0xff, parts * sizeof *d->host_offset);
+    for (int k = 0; k < 2 * d->sched.length; k++) { /* of even k values, of odd k what ops save */
+        const int x = k / 2, u = gckpti_entry_node(p, d->sched.entry[x]);
+        const gckpt_tensor *t = p->tensors[p->node[u].id];
+        size_t *offset = &d->host_offset[2 * u + k % 2];
+        if (!(d->sched.copied_parts[x] >> k % 2 & 1) || *offset != GCKPTI_NO_OFFSET)
+            continue;
+        *offset = gckpti_round_up(d->host_bytes, p->alignment);
+        d->host_bytes = *offset + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
+    }
+    if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
+                            d->host_bytes, p->desc->offload.bytes);
+    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
+    d->cost -= d->hidden;
+    return GCKPT_OK;
+}
+
+/* Adds the operands of an OFFLOAD or OFFLOAD_DONE: the parts that are copied. */
+static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *at)
+{
+    gckpti_lowered *d = &p->lowered;
+    const gckpti_ins *ins = &d->ins[at->x];
+    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_OFFLOAD_DONE)
+        return;
+    const int x = d->latest_def[p->node_of[ins->id]];
+    const int parts = d->sched.copied_parts[at->position >= 0 ? at->position : x];
+    gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[x] : -1, at->x);
+    gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[x] : -1, at->x);
+}
+
+/* Sets a plan's numbers about offloads and its offsets in slower memory. */
+static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
+{
+    e->plan.hidden = p->best.hidden;
+    e->plan.host_cost = p->desc->offload.cost;
+    e->plan.overlaps_copies = p->desc->offload.overlap != 0;
+    e->plan.host_bytes = p->best.host_bytes;
+    for (int u = 0; u < p->nodes; u++) {
+        e->info[p->node[u].id].host_value = p->best.host_offset[2 * u];
+        e->info[p->node[u].id].host_saved = p->best.host_offset[2 * u + 1];
+    }
+}
+
+/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
+GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u)
+{
+    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_RELOAD)
+        return;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(p, node) : 0;
+    const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+    const size_t planned =
+        gckpti_round_up(value, p->alignment) + gckpti_round_up(saved, p->alignment);
+    u->moved = value + saved;
+    u->cost = gckpti_transfer_cost(p->host_cost, (int64_t)planned);
+}
+
+GCKPTI_PASSES(offload)
+{
+    switch ((int)stage) {
+    case GCKPTI_PASS_START: gckpti_start_offload(p); break;
+    case GCKPTI_PASS_NODE: {
+        gckpti_node *u = (gckpti_node *)arg;
+        u->can_copy = p->host_limit > 0 && p->tensors[u->id]->op &&
+                      !p->tensors[u->id]->batch_invariant && !u->must_recompute;
+        p->can_copy = p->can_copy || u->can_copy;
+        break;
+    }
+    case GCKPTI_PASS_ENTRY: {
+        const int x = *(const int *)arg, entry = p->lowered.sched.entry[x];
+        if (entry >= 0 && entry < p->nodes && p->lowered.sched.copied_parts[x])
+            gckpti_add_instruction(&p->lowered, GCKPT_OFFLOAD, p->node[entry].id);
+        break;
+    }
+    case GCKPTI_PASS_LISTED: return gckpti_place_offloaded(p, &p->lowered);
+    case GCKPTI_PASS_OPERANDS: gckpti_add_offload_operands(p, (const gckpti_ins_at *)arg); break;
+    case GCKPTI_PASS_ENCODED: gckpti_encode_offload(p, (gckpti_encoder *)arg);
+    }
+    return GCKPT_OK;
+}
+#endif
+
+/* >>schedules/plan */
+#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_SMALL)
+GCKPTI_COLD_BEGIN
+
+static const char *const gckpti_kind_names[] = { GCKPT_KIND_NAMES };
+
+/* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
+/* Returns whether the body's backward u may come next in the user's order: backwards of all users
+ * of its result have run, as have those that add to one of its gradients before it. Of a sum over
+ * uses the first two may change places; if the plan accumulates, all may. */
+static int gckpti_is_next(const gckpti_planner *p, int u)
+{
+    const gckpti_node *q = &p->node[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    for (int k = p->first_use[q->id]; k >= 0 && gckpti_is_in_body(p, k); k = p->target[k].next)
+        if (p->node[p->target[k].node].backward_index == INT32_MAX)
+            return 0;
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *in = t->in[i]->base;
+        int n = 0, waits = 0;
+        for (int k = p->first_use[in->id]; k != q->target + i; k = p->target[k].next, n++)
+            waits |=
+                p->target[k].node != u && p->node[p->target[k].node].backward_index == INT32_MAX;
+        if (waits && p->active[in->id] && !(gckpti_is_use_sum(in) && (p->accumulates || n == 1)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Checks the instructions of the user's schedule, and takes its order of backwards. */
+static gckpt_result gckpti_order_user(gckpti_planner *p)
+{
+    if (!p->desc->schedule.instructions || p->desc->schedule.count <= 0)
+        return gckpti_error(
+            p->g, GCKPT_E_ARG,
+            "plan: GCKPT_SCHEDULE needs desc.schedule.instructions and, as its length, "
+            "desc.schedule.count; they are %s and %i",
+            p->desc->schedule.instructions ? "there" : "NULL", p->desc->schedule.count);
+    for (int i = 0; i < p->desc->schedule.count; i++) {
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
+        const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
+        const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
+        if (!copies &&
+            (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
+             (unsigned)in.kind >= GCKPT_BEGIN)) /* this and later kinds are added by lowering */
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: id %i is no op that its kind can run", i,
+                                in.id);
+        const int u = p->node_of[in.id];
+        if (in.kind > GCKPT_UPDATE && u >= 0 && !p->node[u].can_copy)
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes is 0, "
+                "update_in_backward is set, the tensor has gckpt_recompute, or it depends on "
+                "parameters only",
+                i, t);
+        if (in.kind == GCKPT_FORWARD && u >= p->prologue && gckpti_is_loss(t)) {
+            if (!p->computed[u] && p->backwards > 0 && p->desc->update_in_backward)
+                return gckpti_error(p->g, GCKPT_E_ARG,
+                                    "schedule: instruction %i: %T is a loss, and comes after a "
+                                    "backward; with update_in_backward all losses come first",
+                                    i, t);
+            p->computed[u] = 1;
+        }
+        if (in.kind != GCKPT_BACKWARD || u < p->prologue || p->node[u].backward_index < 0)
+            continue;
+        if (p->node[u].backward_index != INT32_MAX || !gckpti_is_next(p, u))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: backward of %T is repeated, or precedes "
+                                "that of one of its readers, or of an op that adds to the same "
+                                "gradient first (readers in reverse order of creation)",
+                                i, t);
+        p->node[u].backward_index = p->backwards;
+        p->backward[p->backwards++] = u;
+    }
+    return GCKPT_OK;
+}
+
+/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
+static gckpt_result gckpti_build_user(gckpti_planner *p)
+{
+    enum { FORWARD = 1 << GCKPT_FORWARD, BACKWARD = 1 << GCKPT_BACKWARD };
+    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
+    for (int i = 0; i < p->desc->schedule.count && seen; i++) {
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
+        const gckpt_tensor *t = p->tensors[in.id];
+        for (int k = 0; k < t->inputs; k++) {
+            int q = t->in[k]->base->id;
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->node_of[q] >= p->prologue && !seen[q])
+                gckpti_emit(p, p->node_of[q]);
+            seen[q] = 1;
+        }
+        int u = p->node_of[in.id];
+        seen[in.id] |= (unsigned char)(1 << in.kind);
+        if (u >= p->prologue && in.kind == GCKPT_BACKWARD && p->node[u].backward_index >= 0)
+            gckpti_emit(p, ~u);
+        for (int entry = u; u >= p->prologue && entry < 3 * p->nodes; entry += p->nodes)
+            if (gckpti_entry_kind(p, entry) == in.kind) /* some kinds have no entry */
+                gckpti_emit(p, entry);
+    }
+    for (int u = p->prologue; u < p->nodes && seen; u++) {
+        const gckpti_node *q = &p->node[u];
+        int required = q->backward_index >= 0 ? FORWARD | BACKWARD : q->side_effect || q->fetched;
+        if ((seen[q->id] & required) != required)
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+                                p->tensors[q->id], q->backward_index >= 0 ? " and a backward" : "");
+    }
+    return GCKPT_OK;
+}
+
+/* Checks that all values are computed before they are read. */
+static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
+{
+    memset(p->computed, 0, (size_t)p->nodes);
+    for (int x = 0; x < s->length; x++) {
+        int i = s->entry[x], self = gckpti_entry_node(p, i), count;
+        int needs_self = i >= p->nodes || (i < 0 && p->node[self].reads_saved);
+        int missing = needs_self && !p->computed[self] ? self : -1;
+        for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
+            missing = p->computed[edges[count]] ? missing : edges[count];
+        if (missing >= 0)
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: %s of %T reads %T before any forward of it",
+                                gckpti_kind_names[gckpti_entry_kind(p, i)],
+                                p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
+        p->computed[self] |= i == self;
+    }
+    return GCKPT_OK;
+}
+
+/* ---- gckpt_recompute: values that are recomputed for the backwards ---- */
+/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
+ * values that these forwards read; inputs before users. */
+static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
+{
+    const int first = s->length;
+    int count = 0, reads;
+    for (int i = -1; i < count; i++) {
+        const int reader = i < 0 ? entry : p->queue[i];
+        const int *edges = gckpti_entry_reads(p, reader, &reads);
+        const int saved = reader < 0 && p->node[~reader].reads_saved;
+        for (int k = 0; k < reads + saved; k++) {
+            const int u = k < reads ? edges[k] : ~reader;
+            if (p->state[u].dropped)
+                p->queue[count++] = u;
+            p->state[u].dropped = 0;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        int x = s->length++;
+        for (; x > first && s->entry[x - 1] > p->queue[i]; x--)
+            s->entry[x] = s->entry[x - 1];
+        s->entry[x] = p->queue[i];
+    }
+}
+
+/* From the first backward on, recomputes values of gckpt_recompute for readers, unless the schedule
+ * does. Each value is recomputed at most once. */
+static void gckpti_add_recomputes(gckpti_planner *p, gckpti_schedule *s)
+{
+    const int length = s->length, *entry = s->entry + p->recompute_count;
+    int backward_seen = 0, firsts = 0;
+    memmove(s->entry + p->recompute_count, s->entry, (size_t)length * sizeof *entry);
+    gckpti_reset_states(p);
+    s->length = 0;
+    for (int x = 0; x < length; x++) {
+        const int i = entry[x], u = gckpti_entry_node(p, i);
+        if (i < 0 && !backward_seen++)
+            for (int k = p->prologue; k < p->nodes; k++)
+                p->state[k].dropped = p->node[k].must_recompute && p->state[k].start < firsts;
+        if (backward_seen)
+            gckpti_recompute_dropped(p, i, s);
+        if (i >= 0) {
+            firsts = p->state[u].start < 0 ? s->length + 1 : firsts;
+            p->state[u].start = s->length;
+            p->state[u].dropped = 0;
+        }
+        s->entry[s->length++] = i;
+    }
+}
+
+GCKPTI_PASSES(schedules)
+{
+    gckpti_node *u = (gckpti_node *)arg;
+    if (stage == GCKPTI_PASS_NODE) {
+        u->must_recompute = (unsigned char)(p->tensors[u->id]->must_recompute && !u->runs_once);
+        p->recompute_count += u->must_recompute;
+    }
+    if (stage == GCKPTI_PASS_POLICY)
+        gckpti_add_recomputes(p, (gckpti_schedule *)arg);
+    if (p->desc->mode != GCKPT_SCHEDULE)
+        return GCKPT_OK;
+    return stage == GCKPTI_PASS_ORDER      ? gckpti_order_user(p)
+           : stage == GCKPTI_PASS_BODY     ? gckpti_build_user(p)
+           : stage == GCKPTI_PASS_SCHEDULE ? gckpti_check_reads(p, (const gckpti_schedule *)arg)
+                                           : GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+#endif
+
+#if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
 /* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
 /* The REDUCE of a tensor's gradient, which adds it up over virtual ranks, after the last backward
  * of the body that writes it. Its buffers are indices of gradients, or -1. */
@@ -19683,7 +19464,6 @@ typedef struct gckpti_dist_model {
     int *first; /* by backward_index: tensor of the first REDUCE after that backward, or -1 */
 } gckpti_dist_model;
 
-/* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
     const int ranks = gckpti_ranks_of(g->store);
@@ -19986,7 +19766,7 @@ static void gckpti_prefetch_gathers(gckpti_planner *p)
     int tries = p->desc->ranks.overlap && p->desc->mode != GCKPT_SCHEDULE ? 4 : 0;
     for (; tries > 0 && gckpti_lower_prefetched(p, most, &result); tries--) {
         if (result == GCKPT_OK)
-            result = gckpti_place_buffers(p);
+            result = gckpti_place_buffers(p, arena);
         if (result != GCKPT_OK)
             return;
         if (p->lowered.arena <= arena) {
@@ -20061,7 +19841,6 @@ GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
 
 /* >>cache/plan */
 #if !defined(GCKPT_NO_CACHES) && !defined(GCKPT_SMALL)
-
 GCKPTI_PASSES(cache)
 {
     if (stage == GCKPTI_PASS_ENCODED) {
@@ -20079,7 +19858,6 @@ GCKPTI_PASSES(cache)
 
 /* >>plan/passes */
 #if !defined(GCKPT_SMALL) && GCKPTI_HAS_PASSES
-
 /* Calls the passes of the features of this build, in this order, until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
 {
@@ -20115,7 +19893,6 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #endif
 
 #ifndef GCKPT_SMALL
-
 /* =================================================================================================
  * >>search: proven bounds of any schedule; the schedule of least cost for every budget
  *
@@ -20202,8 +19979,6 @@ typedef struct gckpti_bound {
     gckpti_cut *memory[3]; /* memory of lists before a node, after it, and of a merge */
 } gckpti_bound;
 
-
-
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
@@ -20226,7 +20001,7 @@ typedef struct gckpti_candidate {
     int *entry, length;
     int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
-    size_t arena;                           /* 0 until it is placed */
+    size_t arena, enough;                   /* once placed; more than `enough` if it has to be */
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int solved;                             /* of a level: gckpti_solve_level has run */
@@ -20275,12 +20050,11 @@ typedef struct {
     gckpt_result result; /* first error of placing, or GCKPT_OK */
 } gckpti_search;
 
-
-
-
-/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
- * fits, *least is the smallest arena that was found. */
-GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
+/* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If `best` is not
+ * NULL, only plans that beat it count. *least is the plan's arena; without a plan it is SIZE_MAX if
+ * `best` is given, else the smallest arena that was found. */
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
+                                           const gckpti_lowered *best, size_t *least);
 #else
 /* Stubs without the search: AUTO is store-all, which also gives the proven cost. */
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
@@ -20297,9 +20071,10 @@ static inline size_t gckpti_proven_bytes(const gckpti_planner *p)
     return 0;
 }
 
-static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
+                                               const gckpti_lowered *best, size_t *least)
 {
-    (void)p, (void)most_bytes, (void)least;
+    (void)p, (void)most_bytes, (void)best, (void)least;
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif
@@ -20888,7 +20663,6 @@ GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const u
 
 /* >>offload/search */
 #if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
-
 /* ---- what the search knows of slower memory: the price of a copy, strategies, and schedules whose
  * copies overlap computation ---- */
 /* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
@@ -21149,11 +20923,12 @@ static int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
 /* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
  * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
  * single moves in order. Returns 0 if nothing helps. */
-static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
+static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n, int64_t first)
 {
     const int64_t excess = gckpti_excess(&s->now, limit);
-    const int singles = excess == 0 ? 0 : s->moves < 200 ? s->moves : 200;
-    for (int single = 0; n > 0 || single < singles; n /= 2) {
+    const int singles = excess == 0 ? 0 : s->moves;
+    for (int single = 0; (n > 0 || single < singles) && !gckpti_should_stop(s, first, excess);
+         n /= 2) {
         if (n == 0)
             s->chosen[0] = s->order[single++].value;
         gckpti_try_moves(s, s->chosen, n > 0 ? n : 1);
@@ -21410,7 +21185,7 @@ GCKPTI_FN int gckpti_search_locally(gckpti_search *s, int64_t limit)
         excess = s->excess_sum[s->now.length];
         first = first ? first : excess;
         n = excess > 0 ? gckpti_choose_holes(s) : gckpti_choose_recomputes(s);
-    } while (!gckpti_should_stop(s, first, excess) && gckpti_apply_moves(s, limit, n));
+    } while (gckpti_apply_moves(s, limit, n, first));
     return s->now.peak <= limit && !s->p->failed;
 }
 
@@ -21972,8 +21747,8 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
  *            and those of a dynamic programme over a chain of stages (search/chain). The local
  *            search improves the best that fits, a few that do not, and the schedule of the next
  *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels.
- * gckpti_find_best takes the candidate of least cost: of levels from the budget down until the next
- * is proven to cost no less, of the level above the budget, and of the initials. It ignores a
+ * gckpti_find_best takes the candidate of least cost: of levels from the one above the budget down
+ * until the next is proven to cost no less, and of the initials. It ignores a
  * level's schedule that would also fit the next lower level, because smaller budgets never search
  * this level. So the candidates do not depend on the budget, and more memory never costs more time.
  *
@@ -22021,6 +21796,22 @@ static int gckpti_initial_before(const void *first, const void *second, const vo
     return a->peak != b->peak ? a->peak < b->peak : a->overhead < b->overhead;
 }
 
+/* Sorts the initials, and removes those that cost over twice as much as another one of no larger
+ * peak, unless there are few nodes: they may take fewer bytes once they are placed. */
+static void gckpti_sort_initials(gckpti_search *s)
+{
+    uint64_t least = UINT64_MAX;
+    int kept = 0;
+    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    for (int i = 0; i < s->initials; i++) {
+        if (s->initial[i].overhead / 2 > least && s->p->nodes > GCKPTI_SMALL_N)
+            continue;
+        least = s->initial[i].overhead < least ? s->initial[i].overhead : least;
+        s->initial[kept++] = s->initial[i];
+    }
+    s->initials = kept;
+}
+
 /* Adds copies of initials with a peak reduced by 1/1000: a level may improve them much further. */
 static void gckpti_reduce_initials(gckpti_search *s)
 {
@@ -22041,25 +21832,32 @@ static void gckpti_reduce_initials(gckpti_search *s)
     }
 }
 
+/* Adds initials of segments of 1, 2, .. `most` nodes or, if `unit` is -1, of the user's outermost
+ * segments. If `most` is large, sizes grow by an eighth. */
+static void gckpti_add_segments(gckpti_search *s, int unit, int most)
+{
+    for (int n = 1; n <= most && !s->p->failed; n += most > GCKPTI_SMALL_N ? 1 + n / 8 : 1) {
+        gckpti_build_segments(s->p, n * unit);
+        gckpti_add_built(s);
+    }
+}
+
 /* Finds the initials, once: store-all, uniform segments, the user's segments, the chain's,
  * memory-poor. */
 static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)(p->nodes - p->prologue), groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
     gckpti_build_store_all(p);
     gckpti_add_built(s);
     int64_t most = s->initial ? s->initial[0].peak - p->gradient_between[0] : 0;
-    for (size_t i = 0, before = 0; i <= groups && !p->failed; i++) {
-        int group = i < groups ? gckpti_group_size(p, i) : 0;
-        if (i < groups && (!group || (p->nodes > GCKPTI_LARGE_N && i % n - before < before / 8)))
-            continue;
-        before = i % n;
-        gckpti_build_segments(p, group);
-        gckpti_add_built(s);
-    }
+    gckpti_add_segments(s, 1, p->nodes - p->prologue);
+    gckpti_add_segments(s, -1, p->g->top_segments);
+    gckpti_build_segments(p, 0);
+    gckpti_add_built(s);
+    gckpti_build_segments(p, gckpti_segment_size(p));
+    gckpti_add_built(s);
     if (s->bound->points > 0) {
         gckpti_add_chain_initials(s, GCKPTI_AT_SEGMENTS, most);
         const int narrow = gckpti_add_chain_initials(s, GCKPTI_AT_NARROW, most);
@@ -22070,10 +21868,10 @@ static void gckpti_find_initials(gckpti_search *s)
         gckpti_build_late(p, -1);
         gckpti_add_built(s);
     }
-    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    gckpti_sort_initials(s);
     if (p->nodes <= GCKPTI_SMALL_N)
         gckpti_reduce_initials(s);
-    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    gckpti_sort_initials(s);
     s->starts = s->initials;
     if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
         gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
@@ -22176,15 +21974,19 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     }
 }
 
-/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
- * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
-static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. Far above
+ * the proven minimum, planning time is worth more than an arena of the fewest bytes, if it has at
+ * most `most`. If the arena cannot be addressed, sets it to SIZE_MAX, which is no error. */
+static gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate,
+                                           size_t most)
 {
     gckpti_planner *p = s->p;
+    const size_t enough = (size_t)(candidate->peak + (candidate->peak - s->bound->min_bytes) / 64);
+    candidate->enough = enough < most ? enough : most;
     gckpt_result result = gckpti_lower_schedule(p, candidate->entry, candidate->length);
     int large = gckpti_is_too_large(p, result);
     if (result == GCKPT_OK)
-        result = gckpti_place_buffers(p);
+        result = gckpti_place_buffers(p, candidate->enough);
     candidate->arena = large ? SIZE_MAX : p->lowered.arena;
     candidate->time = p->lowered.cost - p->base_cost;
     return large ? GCKPT_OK : result;
@@ -22205,16 +22007,17 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
         const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
         if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
-            (old->length && cost > old->time) ||
-            (old->length && cost == old->time && least >= (int64_t)old->arena)) /* no better */
-            return;
-        if (candidate->arena == 0)
-            s->result = gckpti_place_candidate(s, candidate);
+            cost > old->time || (cost == old->time && least >= (int64_t)old->arena))
+            return; /* it is no better */
+        if (candidate->arena == 0 ||
+            (candidate->arena > most && candidate->arena <= candidate->enough))
+            s->result = gckpti_place_candidate(s, candidate, most);
         int better = candidate->time == old->time ? candidate->arena < old->arena
                                                   : candidate->time < old->time;
-        if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
-            (better || !old->length))
+        if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most && better) {
             s->winner = *candidate;
+            gckpti_keep_lowered(s->p);
+        }
     }
 }
 
@@ -22225,37 +22028,34 @@ static size_t gckpti_min_budget(const gckpti_search *s, int k)
     return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
 }
 
-/* Solves level k and considers its schedule, unless that also fits the next lower level. */
-static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
-{
-    gckpti_solve_level(s, k);
-    gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
-}
-
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
 static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
 {
     const int64_t most = s->level[k].limit < limit ? s->level[k].limit : limit;
     const uint64_t bound = gckpti_bound_time(s->p, most);
-    return gckpti_is_ok(s) && bound < UINT64_MAX && (!s->winner.length || bound < s->winner.time);
+    return gckpti_is_ok(s) && bound < s->winner.time;
 }
 
-/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
- * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
- * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
+/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. It costs less
+ * than `cost`, or as much in less than `arena` bytes; if there is none, returns GCKPT_OK with
+ * s->winner.length 0, s->winner.arena `arena`. In the first call p->best is the winner's plan.
+ * Candidates are the same for all budgets: levels and initial schedules. Skips those that are
  * proven no cheaper than the best so far. */
-GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
+GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most, uint64_t cost, size_t arena)
 {
+    const uint64_t base = s->p->base_cost;
     int k = 0;
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
+    s->winner.time = cost > base ? cost - base : 0;
+    s->winner.arena = arena < PTRDIFF_MAX ? arena : PTRDIFF_MAX;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
-    for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
-        gckpti_consider_level(s, below, most);
-    if (k > 0 && gckpti_may_improve(s, k - 1, limit))
-        gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
+    for (k = k > 0 ? k - 1 : 0; k < s->levels && gckpti_may_improve(s, k, limit); k++) {
+        gckpti_solve_level(s, k);
+        gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
+    }
     if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */
         gckpti_find_initials(s);
         for (int i = s->initials; i-- > 0;) /* the order in which few are placed */
@@ -22271,10 +22071,10 @@ GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
     s->winner.length = 0;
     for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
                             gckpti_min_budget(s, k) < *least;)
-        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX);
+        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX, UINT64_MAX, 0);
     while (result == GCKPT_OK && s->winner.length > 0) {
         *least = s->winner.arena < *least ? s->winner.arena : *least;
-        result = gckpti_find_best(s, s->winner.arena - 1);
+        result = gckpti_find_best(s, s->winner.arena - 1, UINT64_MAX, 0);
     }
     return result;
 }
@@ -22313,31 +22113,27 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
+                                           const gckpti_lowered *best, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    int found = 0;
     *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
+        if (best && best->cost <= gckpti_proven_cost(p, most_bytes))
+            break;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
-            result = gckpti_find_best(&s, most_bytes);
-        const uint64_t cost = p->base_cost + s.winner.time;
-        int better = !found || cost < p->best.cost ||
-                     (cost == p->best.cost && s.winner.arena < p->best.arena);
-        if (result == GCKPT_OK && s.winner.length > 0 && better) {
-            found = 1;
+            result = gckpti_find_best(&s, most_bytes, best ? best->cost : UINT64_MAX,
+                                      best ? best->arena : 0);
+        if (s.winner.length > 0) {
+            best = &p->best;
             *least = s.winner.arena;
-            result = gckpti_place_candidate(&s, &s.winner);
-            gckpti_keep_lowered(p);
-        } else if (result == GCKPT_OK && !found)
+        } else if (result == GCKPT_OK && !best)
             result = gckpti_lower_min_budget(&s, least);
         gckpti_scratch_free(&s.scratch);
-        if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
-            break;
     }
-    if (result == GCKPT_OK && *least == SIZE_MAX)
+    if (result == GCKPT_OK && !best && *least == SIZE_MAX)
         result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
     return result;
 }
@@ -22356,24 +22152,22 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
 GCKPTI_COLD_BEGIN /* ends in run/run.h */
 
 #ifndef GCKPT_SMALL
-
 /* How to make the plan of a point: a schedule and its variant. */
 typedef struct {
     gckpt_point point;
-    gckpti_planner *p; /* the variant */
+    gckpti_planner *p;  /* the variant */
     int *entry, length; /* the schedule's entries */
 } gckpti_solution;
 
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* the first variant; its `next` are the others; models are kept */
-    gckpt_plan_desc desc; /* with copies of the arrays it points to */
+    gckpti_planner p;           /* the first variant; its `next` are the others; models are kept */
+    gckpt_plan_desc desc;       /* with copies of the arrays it points to */
     gckpti_solution *solutions; /* one for each point */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
     gckpt_frontier_info info;
 };
-
 #endif /* GCKPT_SMALL */
 
 /* >>planner/getters */
@@ -22497,7 +22291,6 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
 
 /* >>planner/checks */
 #ifndef GCKPT_SMALL
-
 /* A fault for which a request is refused: whether the request has it, and the error's text. */
 typedef struct {
     int found;
@@ -22514,7 +22307,6 @@ static const char *gckpti_first_fault(const gckpti_fault *fault, size_t n)
 }
 #define GCKPTI_FIRST_FAULT(faults) gckpti_first_fault(faults, sizeof(faults) / sizeof *(faults))
 
-/* Checks loss term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
@@ -22547,7 +22339,6 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks a request before any planning. */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)
 {
@@ -22651,7 +22442,6 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 }
 
 /* >>planner/planner */
-
 /* Initialises the lowered plans of a planner. */
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
 {
@@ -22831,6 +22621,17 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
 }
 
 /* >>planner/request */
+/* Returns the variant of the least proven cost in `arena` bytes, which usually wins, or one without
+ * memory for its bounds. */
+GCKPTI_FN gckpti_planner *gckpti_first_variant(gckpti_planner *first, size_t arena)
+{
+    gckpti_planner *best = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p && !best->failed; p = p->next)
+        if (p->failed || gckpti_proven_cost(p, arena) < gckpti_proven_cost(best, arena))
+            best = p;
+    return best;
+}
 
 /* Plans the variants in the list from `first` on in a mode. Returns the one whose plan costs least
  * in `arena` bytes, or NULL if none fits or *result is an error. Sets *needed to the fewest bytes
@@ -22839,32 +22640,28 @@ static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mo
                                             size_t *needed, gckpt_result *result)
 {
     const int searches = mode == GCKPT_OPTIMAL;
-    gckpti_planner *best = NULL;
+    gckpti_planner *best = NULL, *start = searches ? gckpti_first_variant(first, arena) : first,
+                   *p = start;
     *needed = SIZE_MAX;
-    if (searches)
-        gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p; p = p->next) {
+    do {
         size_t bytes = SIZE_MAX;
-        if (searches && best && best->best.cost <= gckpti_proven_cost(p, arena))
-            continue;
+        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : NULL;
         *result = p->failed  ? GCKPT_E_MEMORY
-                  : searches ? gckpti_plan_optimal(p, arena, &bytes)
+                  : searches ? gckpti_plan_optimal(p, arena, least, &bytes)
                              : gckpti_plan_mode(p, mode);
         if (*result != GCKPT_OK && !gckpti_is_too_large(p, *result))
             return NULL;
-        if (*result != GCKPT_OK)
-            bytes = SIZE_MAX;
-        else if (!searches)
-            bytes = p->best.arena;
-        const gckpti_lowered *plan = &p->best, *least = best ? &best->best : plan;
-        const int better = !best || plan->cost < least->cost ||
+        if (*result == GCKPT_OK && !searches)
+            bytes = plan->arena;
+        const int better = !least || plan->cost < least->cost ||
                            (plan->cost == least->cost && plan->arena < least->arena);
         gckpti_planner *worse = better && bytes <= arena ? best : p;
         best = worse == p ? best : p;
         if (worse && searches)
             gckpti_planner_release(worse);
         *needed = bytes < *needed ? bytes : *needed;
-    }
+        p = p->next ? p->next : first;
+    } while (p != start);
     *result = GCKPT_OK;
     return best;
 }
@@ -22987,19 +22784,7 @@ static gckpt_result gckpti_frontier_copy(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Returns the largest arena, up to `budget`, in which a variant may improve on existing points. */
-static size_t gckpti_frontier_next(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
-{
-    for (size_t i = 0; i < f->count;) {
-        size_t bytes = f->solutions[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->solutions[i].point.cost <= gckpti_proven_cost(p, budget);
-        budget = known ? bytes - 1 : budget;
-        i = known ? 0 : i + 1;
-    }
-    return budget;
-}
-
-/* Adds the points of a variant's search that may improve on the existing ones. */
+/* Adds the points of a variant's search that improve on those found before. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -23011,18 +22796,26 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
     gckpt_result result = gckpti_lower_min_budget(s, &least_bytes);
     if (result == GCKPT_OK && least_bytes == SIZE_MAX)
         result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
-    for (size_t budget = SIZE_MAX; result == GCKPT_OK;) {
-        budget = gckpti_frontier_next(f, p, budget);
-        if (budget < least_bytes)
-            break;
-        result = gckpti_find_best(s, budget);
+    for (size_t budget = SIZE_MAX; result == GCKPT_OK && budget > 0 && budget >= least_bytes;) {
         const gckpti_candidate *candidate = &s->winner;
+        uint64_t cost = UINT64_MAX; /* of the cheapest point within the budget; its bytes */
+        size_t bytes = least_bytes;
+        for (size_t i = 0; i < f->count; i++)
+            if (f->solutions[i].point.bytes - f->resident <= budget &&
+                f->solutions[i].point.cost < cost) {
+                cost = f->solutions[i].point.cost;
+                bytes = f->solutions[i].point.bytes - f->resident;
+            }
+        result = gckpti_find_best(s, budget, cost, bytes);
+        const size_t arena = candidate->arena;
+        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (arena - least_bytes) / 40 : 0;
+        budget = arena > least_bytes ? arena - 1 - spacing : 0;
         if (result != GCKPT_OK || candidate->length == 0)
-            break;
-        uint64_t cost = p->base_cost + candidate->time;
+            continue;
+        cost = p->base_cost + candidate->time;
         double recompute = forward ? (double)candidate->recompute_cost / (double)forward : 0;
         gckpti_solution next = {
-            { f->resident + candidate->arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
+            { f->resident + arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
         };
         next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
         next.entry = (int *)gckpti_scratch_copy(&p->scratch, candidate->entry,
@@ -23030,10 +22823,6 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         if (!next.entry || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         f->solutions[f->count++] = next;
-        if (s->winner.arena <= least_bytes)
-            break;
-        const size_t spacing = p->nodes > GCKPTI_SMALL_N ? (s->winner.arena - least_bytes) / 40 : 0;
-        budget = s->winner.arena - 1 - spacing;
     }
     f->info.complete = f->info.complete && !s->incomplete;
     return result;
@@ -23058,9 +22847,8 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident_bytes(&f->p, NULL);
     f->info.complete = 1;
-    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
-    for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
-        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
+    gckpti_planner *start = gckpti_first_variant(&f->p, SIZE_MAX), *p = start;
+    do {
         for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
@@ -23069,7 +22857,8 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
             gckpti_scratch_free(&s.scratch);
         }
         gckpti_planner_release(p);
-    }
+        p = p->next ? p->next : &f->p;
+    } while (p != start && result == GCKPT_OK);
     const size_t found = f->count;
     gckpti_sort(f->solutions, found, sizeof *f->solutions, gckpti_solution_before, NULL);
     f->count = 0;
@@ -23169,7 +22958,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_reset(&p);
     gckpt_result result = gckpti_lower_schedule(&p, f->solutions[i].entry, f->solutions[i].length);
     if (result == GCKPT_OK)
-        result = gckpti_place_buffers(&p);
+        result = gckpti_place_buffers(&p, f->solutions[i].point.bytes - f->resident);
     gckpti_keep_lowered(&p);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
@@ -23297,15 +23086,9 @@ typedef struct gckpti_process_group {
 #define gckpti_own_rows(e, rows)                                                                   \
     gckpt_plan_rank_rows((e)->plan, rows, (e)->store->rank, &(e)->step.first_row)
 
-
 /* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
  * the host waits for the backend or copies copied_in bytes to it (which may wait). */
 GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
-
-
-
-
-
 
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
@@ -23380,7 +23163,6 @@ typedef struct {
 } gckpti_offload_state;
 
 #define gckpti_backend_copies(e) (e)->offload.by_backend
-
 #else
 #define gckpti_backend_copies(e)         0
 #define gckpti_wait_copies(e, x, result) (result)
@@ -23603,11 +23385,6 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
     return &e->store->params[e->tables.params[i].index];
 }
 
-
-
-
-
-
 typedef struct { /* a bump allocator; base NULL means it only counts bytes */
     unsigned char *base;
     size_t used;
@@ -23658,7 +23435,6 @@ static inline int gckpti_sum_mode(const gckpt_plan *p, const gckpti_plan_node *n
     return !(node->compensated >> i & 1) ? 0 : in_step ? GCKPTI_SUM_IN_STEP : GCKPTI_SUM_IN_OP;
 }
 
-/* Returns 1 if x is neither a NaN nor an infinity. */
 static inline int gckpti_is_finite(double x) { return x - x == 0; }
 
 /* >>run/call */
@@ -23669,7 +23445,6 @@ GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
     return offset == GCKPTI_NO_OFFSET ? NULL : e->blocks.arena + offset;
 }
 
-/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset)
 {
     return (float *)gckpti_arena_ptr(e, offset);
@@ -23685,7 +23460,6 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_n
     return s;
 }
 
-/* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
     return gckpti_min(gckpti_rows_end(e) - e->step.row, e->plan->rows);
@@ -23814,7 +23588,6 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 
 /* >>dist/exchange */
 #ifndef GCKPT_NO_RANKS
-
 /* =================================================================================================
  * exchange: collectives of several processes, by exchanges between pairs
  *
@@ -24043,7 +23816,6 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
 }
 
 /* >>dist/group */
-
 /* Returns the bytes of send_buf: for small arrays or, if the host copies floats, half a big one. */
 GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
@@ -24065,7 +23837,6 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
     return most;
 }
 
-/* Allocates e->group with its tables. */
 GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
@@ -24421,7 +24192,6 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
 #endif
 
 /* >>run/backend */
-
 GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 {
     const void *kernels;
@@ -24647,7 +24417,6 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 
 /* >>devices/host */
 #ifndef GCKPT_NO_DEVICES
-
 /* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
 GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
@@ -24830,7 +24599,6 @@ GCKPTI_FN int gckpti_update_in_parts(const gckpt_exec *e, const gckpti_ins *ins,
 }
 
 /* >>devices/capture */
-
 /* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
 static int gckpti_can_replay(const gckpt_exec *e)
 {
@@ -24917,7 +24685,6 @@ GCKPTI_MODULE(devices)
 
 /* >>offload/copies */
 #ifndef GCKPT_NO_OFFLOAD
-
 /* Waits for the copies due at instruction x or before, and for all that were started earlier.
  * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
@@ -25078,7 +24845,6 @@ GCKPTI_MODULE(offload)
 
 /* >>dist/micro_batches */
 #ifndef GCKPT_NO_RANKS
-
 static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
 {
     gckpti_loss_total *a = (gckpti_loss_total *)mine;
@@ -26059,7 +25825,6 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     node.op->forward(c);
 }
 
-/* Runs a fused group. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
 {
     const gckpti_fused *fused = (const gckpti_fused *)call->attributes;
@@ -26096,7 +25861,6 @@ GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
 
 /* >>training/update */
 #ifndef GCKPT_NO_TRAINING
-
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
 {
     const gckpt_hyper options = { lr, 0, 0, 0, 0, 0, 0 };
@@ -26325,7 +26089,6 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 
 /* >>tools/debug */
 #ifndef GCKPT_NO_DEBUG
-
 /* ---- scans of values ---- */
 enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
 
@@ -26484,7 +26247,6 @@ static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradi
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
-/* Scans the results of a FORWARD or BACKWARD. */
 static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
 {
     const gckpt_exec *e = scan->e;
@@ -27056,9 +26818,7 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-
 /* >>run/open */
-
 /* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 {
@@ -27095,7 +26855,6 @@ static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_des
                : NULL;
 }
 
-/* Checks plan and desc before the executor is created. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                            const gckpt_exec_desc *d)
 {
@@ -27332,9 +27091,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-
 /* >>run/step */
-
 /* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -27578,7 +27335,6 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
     return GCKPT_OK;
 }
 
-
 /* >>training/step */
 #ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -27677,7 +27433,6 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #endif
 
 /* >>run/modules */
-
 /* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {
@@ -27748,7 +27503,6 @@ typedef struct {
 
 /* The gckpt_file_desc that is used if the caller passes NULL. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
-
 
 /* A tensor of the file, or a metadata key "NAME#updates". */
 typedef struct {
@@ -29448,7 +29202,6 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
     gckpti_print(out, optional ? "#endif\n" : "");
 }
 
-/* Prints the plan, field by field. */
 static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
     gckpti_print(out,
@@ -29608,7 +29361,6 @@ GCKPTI_COLD_END /* begun in run/modules.h */
 
 /* >>kernels/begin */
 #if defined(GCKPTI_ISA) && GCKPTI_ISA >= 0
-
 /* >>kernels/vectors */
 /* =================================================================================================
  * >>kernels: loops written once and compiled once for each instruction set
@@ -29982,10 +29734,10 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
                 d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
- * vector is not full; if vectors are shorter than 64 bytes, b is also packed, unless few rows
- * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k is small
- * and a's terms are adjacent, a block of b is one panel wide: it stays in L1. */
+/* Chooses block sizes. As measured, b is packed unless few rows use it and its last vector is full;
+ * if vectors are shorter than 64 bytes, an a with adjacent rows is also packed, since few rows some
+ * KB apart stay in L1. If k is small and a's terms are adjacent, a block of b is one panel wide: it
+ * stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;
@@ -29999,7 +29751,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a.k_stride != 1 || t->k > GCKPTI_KC_STRIDED)
         sizes.nc =
             gckpti_min(GCKPTI_NC, (floats / sizes.kc - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    sizes.in_place = t->b.stride == 1 && !gckpti_has_compressed(&t->b) && (W >= 16 || rows <= few);
+    sizes.in_place = t->b.stride == 1 && !gckpti_has_compressed(&t->b) && rows <= few;
     sizes.packs_a = W < 16 && t->a.k_stride != 1 && t->a.stride == 1 && rows > GCKPTI_STRIP;
     return sizes;
 }
@@ -30691,28 +30443,23 @@ static const gckpti_loops V(elementwise)[] = {
 #undef GCKPTI_UNARY_LOOPS
 #undef GCKPTI_BINARY_LOOPS
 
-/* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
+/* Runs a loop of any length. Repeated operands are read from vectors of copies; elements after the
  * last whole vector are computed as one padded vector. */
 static GCKPTI_TARGET void V(run_loop)(const gckpti_loop *s, gckpti_loop_fn loop)
 {
-    enum { COPIES = 256 };
-    float copies[3][COPIES], padded[3][W], last[W], *to;
+    float copies[3][W], padded[3][W], last[W], *to;
+    const int64_t left = s->n % W;
     gckpti_loop c = *s;
-    int64_t most = s->n, left = s->n;
     for (int k = 0; k < 3; k++)
-        if (!s->steps[k]) {
-            most = gckpti_min(most, COPIES), c.in[k] = copies[k];
-            for (int64_t j = 0; j < most; j += W)
-                V(store)(copies[k] + j, V(set1)(*s->in[k]));
-        }
-    for (; left >= W; left -= c.n, c.to += c.n) {
-        c.n = gckpti_min(most, left) / W * W;
-        loop(&c);
-        for (int k = 0; k < 3; k++)
-            c.in[k] += c.n * s->steps[k];
-    }
+        if (!s->steps[k])
+            V(store)(copies[k], V(set1)(*s->in[k])), c.in[k] = copies[k];
+    c.n -= left;
+    loop(&c);
     if (!left)
         return;
+    for (int k = 0; k < 3; k++)
+        c.in[k] += c.n * s->steps[k];
+    c.to += c.n;
     for (int k = 0; k < 3; k++)
         V(store)(padded[k], V(load_n)(c.in[k], left)), c.in[k] = padded[k];
     V(store)(last, V(load_n)(s->accumulate ? c.to : padded[0], left));
@@ -30860,7 +30607,7 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
             m = gckpti_min(t->m - i, high);
             for (int64_t r = -i & 3; r < m; r += 4)
                 gckpti_prefetch_some(t->prefetch);
-            for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->c_rows; r++)
+            for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->c_rows && !t->c_bf16; r++)
                 for (int64_t j = 0; j < t->width; j += 16)
                     __builtin_prefetch(t->c + r * t->c_row + j);
             tile.a = a + i * GCKPTI_K_BLOCK;
@@ -30875,8 +30622,6 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
             }
         }
     }
-    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        V(narrow)(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 0); }
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
@@ -31195,16 +30940,16 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
             const int64_t width = y < 0 || y >= r[0].size ? 0 : s->width;
             float *to = d + l;
             n = gckpti_min(terms - l, s->tap_len - c);
+            const int64_t last = n > W ? n - W : 0;
             for (int64_t q = 0; q < some; q++, x += s->step, to += d_row) {
-                const int64_t at = gckpti_min(x < 0 ? -x : 0, n), end = gckpti_min(width - x, n);
-                if (end - at == n && n >= W) {
+                if (x >= 0 && x <= width - n) {
                     for (int64_t e = 0; e < n - W; e += W)
                         V(store)(to + e, V(load)(from + x + e));
-                    V(store)(to + n - W, V(load)(from + x + n - W));
+                    V(store_n)(to + last, V(load_n)(from + x + last, n), n);
                     continue;
                 }
-                if (end - at < n)
-                    memset(to, 0, (size_t)n * sizeof *to);
+                const int64_t at = gckpti_min(x < 0 ? -x : 0, n), end = gckpti_min(width - x, n);
+                memset(to, 0, (size_t)n * sizeof *to);
                 if (end > at)
                     memcpy(to + at, from + x + at, (size_t)(end - at) * sizeof *to);
             }
@@ -31428,7 +31173,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t head,
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
         for (int64_t e = 0; h->mask.x && e < n; e++)
-            p[e] = gckpti_attn_plus_mask(h, &h->mask, p[e], head, i, j + e);
+            p[e] = gckpti_attn_plus_mask(h, p[e], head, i, j + e);
         for (int64_t e = 0; e < from; e++)
             p[e] = -GCKPTI_INFINITY;
         float factor = V(online)(p, p, n, j == first, &max, &sum);
@@ -31519,7 +31264,7 @@ static GCKPTI_TARGET void V(mask_tile)(const gckpti_attn *h, int64_t head, int64
     const int64_t n = gckpti_min(h->s - j0, GCKPTI_QK_TILE);
     if (!h->mask.x)
         return;
-    const float *x = h->mask.x + gckpti_attn_at_mask(h, &h->mask, head, i0, j0);
+    const float *x = h->mask.x + gckpti_attn_at_mask(h, head, i0, j0);
     if (across && along) {
         V(pack)(x, along, across, m, n, to, GCKPTI_QK_TILE);
         return;
@@ -31721,7 +31466,7 @@ static GCKPTI_TARGET void V(mask_gradient)(const gckpti_attn *h, int64_t head, i
     if (h->cap > 0.0f)
         V(softcaps)(p, m * TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < m; i++, p += TILE, dp += TILE) {
-        const int64_t first = gckpti_attn_at_mask(h, &h->mask, head, i0 + i, j0);
+        const int64_t first = gckpti_attn_at_mask(h, head, i0 + i, j0);
         const float *mask = h->mask.x + first;
         float *to = call->in[3].grad + first;
         const FLOATS lse = V(set1)(((const float *)call->saved)[head * h->t + i0 + i]);
@@ -32067,15 +31812,15 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
 /* The table of kernels of one instruction set, in the order of gckpti_kernels (ops/kernels.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
+    V(product_block), V(pack), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),       \
         V(elementwise), V(run_loop),                                                               \
         { { V(softmax_row), GCKPTI_TRAINED(softmax_row_grad) },                                    \
           { V(norm_row), GCKPTI_TRAINED(norm_row_grad) },                                          \
           GCKPTI_IF_ACTIVATIONS({ V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad) }) },   \
         V(column_sums), V(sum_from), &V(element_loss_kernels), &V(class_loss_kernels),             \
-        V(few_classes), V(dropout_elements),                                                       \
-        gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),        \
-        GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
+        V(few_classes), V(dropout_elements), gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed),             \
+        GCKPTI_IF_ATTENTION(&V(attention_loops)), GCKPTI_IF_IMAGES(&V(image_kernels)),             \
+        GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels)) };
 
 /* >>bf16/amx */
@@ -32243,8 +31988,11 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
     const uint32_t *b = t->b;
     float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
     for (int64_t i = t->m; i < 2 * t->m && i < t->c_rows; i++)
-        for (int64_t j = 0; j < t->width; j += 16)
-            __builtin_prefetch(c + i * t->c_row + j, 1);
+        if (t->c_bf16)
+            __builtin_prefetch(t->c_bf16 + i * t->bf16_row, 1);
+        else
+            for (int64_t j = 0; j < t->width; j += 16)
+                __builtin_prefetch(c + i * t->c_row + j, 1);
     if (t->from) {
         const float *from = t->from, *from_low = from + 16 * t->from_row;
         const int64_t row = 4 * t->from_row;
@@ -32287,8 +32035,6 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_STORE(2, c_low, c_row);
     if (low && right)
         GCKPTI_AMX_STORE(3, c_low + 16, c_row);
-    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        gckpti_narrow_amx(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {

@@ -129,14 +129,13 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
 }
 
 /* Rounds the values of tile t, if that is required. */
-static void gckpti_mixed_round(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
+static void gckpti_mixed_narrow(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
 {
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
         kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
-/* A tile is rounded after the next one: loads of values that tilestored has just stored wait until
- * they are in the cache. */
+/* A tile is rounded after the next one: loads wait for values that tilestored has just stored. */
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *all = &s->tile;
@@ -161,10 +160,10 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
             t.c_rows = all->c_rows - r;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n, temp[side ^= 1]);
-            gckpti_mixed_round(s->kernels, &last);
+            gckpti_mixed_narrow(s->kernels, &last);
             last = t;
         }
-    gckpti_mixed_round(s->kernels, &last);
+    gckpti_mixed_narrow(s->kernels, &last);
     gckpti_ftz_end(mode);
 }
 
