@@ -78,9 +78,9 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         const int64_t x = tile->j * cols.stride + cols.first;
         const uint64_t high = here ? (uint64_t)rows.size : 0, wide = (uint64_t)cols.size;
         const int64_t at = ((tile->row * rows.size + y) * cols.size + x) * all + tile->c;
-        const uint64_t first_y = (uint64_t)(y + tile->y[0]), last_x = (uint64_t)(x + last);
-        const int whole = first_y < high && (uint64_t)(y + tile->y[taps - 1]) < high &&
-                          (uint64_t)x < wide && last_x < wide;
+        const int whole = taps > 0 && (uint64_t)(y + tile->y[0]) < high &&
+                          (uint64_t)(y + tile->y[taps - 1]) < high && (uint64_t)x < wide &&
+                          (uint64_t)(x + last) < wide;
         for (int64_t k = 0; k < taps; k++) {
             const int inside =
                 whole || ((uint64_t)(y + tile->y[k]) < high && (uint64_t)(x + tile->x[k]) < wide);
@@ -94,7 +94,7 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         if (tile->i == rows.results)
             tile->i = 0, tile->row++;
     }
-    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large; p++) /* earlier taps were read before */
+    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large && taps > 0; p++) /* others are in L1 */
         for (int64_t c = 0; c < tile->n; c += 16)
             __builtin_prefetch(tile->from[taps - 1][p] + c);
     return tile->windows > 0;
