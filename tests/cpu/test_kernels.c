@@ -47,6 +47,10 @@ static const gckpti_kernels *kernels_of(gckpt_isa isa)
     return have[isa];
 }
 
+/* Returns whether to run f32 ops by an instruction set's kernels: this machine has it, and they are not those of another
+ * one, as AMX's are (test_available). */
+static int runs_f32(int isa) { return isa != GCKPT_ISA_AMX && kernels_of((gckpt_isa)isa); }
+
 /* == numbers ================================================================================== */
 /* Returns a random integer from `least` to `most`. */
 static int64_t random_in(int64_t least, int64_t most)
@@ -367,7 +371,7 @@ static void backward(const problem *p, const expected *a, unsigned wanted, unsig
         CHECK_MSG(region_intact(&want[i]) && region_intact(&workspace), "%s: plain op", p->name);
     free(workspace.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int t = 0; t < 4 + in_place && kernels_of((gckpt_isa)isa); t++) {
+        for (int t = 0; t < 4 + in_place && runs_f32(isa); t++) {
             char how[96];
             int threads = t < 3 ? t + 1 : 3;
             if (t == 3 && p->cost < 1e5)
@@ -454,7 +458,7 @@ static void try_problem(const problem *p)
               "%s: plain op", p->name);
     free(workspace.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int way = 0; way < WAYS && gckpt_isa_available((gckpt_isa)isa); way++) {
+        for (int way = 0; way < WAYS && runs_f32(isa); way++) {
             if (!possible(p, a.saved_floats, way))
                 continue;
             for (int threads = 1; threads <= 3; threads++)
@@ -1492,8 +1496,7 @@ static void update(int64_t n, int style, gckpt_isa isa)
 static void test_update(void)
 {
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int64_t n = 0; n < 140 && gckpt_isa_available((gckpt_isa)isa);
-             n += percent < 50 ? 13 : 1)
+        for (int64_t n = 0; n < 140 && runs_f32(isa); n += percent < 50 ? 13 : 1)
             for (int style = 0; style < STYLES; style++)
                 update(n < 130 ? n : 409 * (n - 129) + 7, style, (gckpt_isa)isa);
 }
@@ -1528,6 +1531,11 @@ static void test_available(void)
             printf("%s ", isa_name((gckpt_isa)isa));
     }
     fflush(stdout);
+    if (available[GCKPT_ISA_AMX]) {
+        gckpti_kernels amx = *kernels_of(GCKPT_ISA_AMX);
+        amx.mixed = kernels_of(GCKPT_ISA_AVX512)->mixed;
+        CHECK(memcmp(&amx, kernels_of(GCKPT_ISA_AVX512), sizeof amx) == 0);
+    }
 #if defined(__FP_FAST_FMAF) && (!defined(__clang__) || defined(__GLIBC__))
     CHECK(available[GCKPT_ISA_C]);
 #endif
