@@ -14483,14 +14483,14 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-/* Rounds the values of tile t, if that is required. */
+/* Rounds the values of tile t to t->c_bf16, if that is not NULL. */
 static void gckpti_mixed_narrow(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
 {
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
         kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
-/* A tile is rounded after the next one: loads wait for values that tilestored has just stored. */
+/* Rounds each tile after the next one has run: vector loads right after tilestored stall. */
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *all = &s->tile;
@@ -14840,7 +14840,7 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         if (tile->i == rows.results)
             tile->i = 0, tile->row++;
     }
-    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large && taps > 0; p++) /* others are in L1 */
+    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large && taps > 0; p++) /* the last tap */
         for (int64_t c = 0; c < tile->n; c += 16)
             __builtin_prefetch(tile->from[taps - 1][p] + c);
     return tile->windows > 0;
@@ -20001,7 +20001,7 @@ typedef struct gckpti_candidate {
     int *entry, length;
     int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
-    size_t arena, enough;                   /* once placed; more than `enough` if it has to be */
+    size_t arena, enough;                   /* once placed; placing stops at `enough` */
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int solved;                             /* of a level: gckpti_solve_level has run */

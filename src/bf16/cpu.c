@@ -128,14 +128,14 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-/* Rounds the values of tile t, if that is required. */
+/* Rounds the values of tile t to t->c_bf16, if that is not NULL. */
 static void gckpti_mixed_narrow(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
 {
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
         kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
-/* A tile is rounded after the next one: loads wait for values that tilestored has just stored. */
+/* Rounds each tile after the next one has run: vector loads right after tilestored stall. */
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
 {
     const gckpti_mixed_tile *all = &s->tile;

@@ -94,7 +94,7 @@ GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *til
         if (tile->i == rows.results)
             tile->i = 0, tile->row++;
     }
-    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large && taps > 0; p++) /* others are in L1 */
+    for (int p = 0; p < GCKPTI_TILE_WINDOWS && large && taps > 0; p++) /* the last tap */
         for (int64_t c = 0; c < tile->n; c += 16)
             __builtin_prefetch(tile->from[taps - 1][p] + c);
     return tile->windows > 0;

@@ -121,7 +121,7 @@ typedef struct gckpti_candidate {
     int *entry, length;
     int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
-    size_t arena, enough;                   /* once placed; more than `enough` if it has to be */
+    size_t arena, enough;                   /* once placed; placing stops at `enough` */
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int solved;                             /* of a level: gckpti_solve_level has run */
