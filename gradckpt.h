@@ -151,7 +151,7 @@
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        436
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2712
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2714
  */
 
 #ifndef GRADCKPT_H
@@ -30819,7 +30819,9 @@ GCKPTI_ALWAYS void V(grouped_tile)(const gckpti_grouped_tile *tile, int64_t grou
     const int64_t n[2] = { edge ? gckpti_min(left, W) : W,
                            !edge ? W : left > W ? gckpti_min(left - W, W) : 0 };
     const int64_t taps = tile->taps, g = kind ? group : 1, w_term = tile->w_term;
-    const int64_t at = kind == 2 ? c / g * g : c, next = kind == 2 ? (c + W) / g * g - at : W;
+    int64_t at = c, next = W;
+    if (kind == 2) /* next: of the second vector's group, if there is one */
+        at = c / g * g, next = n[1] > 0 ? (c + W) / g * g - at : 0;
     FLOATS sum[WINDOWS][2]; /* dw: of the window */
     GCKPTI_UNROLL
     for (int p = 0; p < WINDOWS; p++) {

@@ -432,7 +432,7 @@ run_check()
         tests=                  # (check_iterations). make check-all runs every such test.
         some="offload:$SEED,$(all_or_third 100) stage:$SEED,$(all_or_third 12) threads:$(all_or_third 20000)
               ranks_random:$SEED,$(all_or_third 60)"
-        some="$some $(one_of core:wide order:wide fit:wide user_ops:wide bf16:wide ranks:wide)"
+        some="$some $(one_of core:wide order:wide fit:wide user_ops:wide ranks:wide)${CHECK_ALL:+ bf16:wide}"
         [ "$1" = tests-wide ] || some=ranks_faults:wide
         for test in $some; do
             tests="$tests $(test_of "${test%%:*}")"
