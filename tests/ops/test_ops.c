@@ -1,7 +1,7 @@
 /* test_ops.c - tests every op in three ways: values compared with double precision (ref.c), gradients compared with
  * central differences of that reference, and bits compared over plans, splits, kernels and threads.
  *
- *     test_ops [-v] [part of a case's name]        -v prints the error of each case
+ *     test_ops [-v] [-b] [part of a case's name]   -v prints the error of each case; -b only compares bits
  *
  * A case is one builder function that runs twice: with a graph the builder makes tensors, and without a graph it
  * evaluates the reference. Every op here takes a pair of a tensor and a reference value, of which one is NULL, and
@@ -1848,7 +1848,7 @@ static int fetch_parameters(const net *n, gckpt_fetch_spec *fetches)
 }
 
 /* == (a) values and (b) gradients compared with the reference ================================== */
-static int verbose;
+static int verbose, only_bits;
 static int recomputing;                         /* number of plans that recompute anything */
 static double worst_value, worst_gradient;      /* largest errors of the current case, in 2^-24 of the largest value */
 
@@ -2308,7 +2308,8 @@ static void test_fixed(const test_case *c)
         outcome want, got;
         if (!check_sampled(sweep++, 9))
             continue;
-        test_reference(c, fixed);
+        if (!only_bits)
+            test_reference(c, fixed);
         if (train(c, &baseline, fixed, &want))
             for (int i = 0; i < 3; i++) {
                 if (some[i].micro && c->flags & MIXES)
@@ -2550,6 +2551,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)
             verbose = 1;
+        else if (strcmp(argv[i], "-b") == 0)
+            only_bits = 1;
         else
             only = argv[i];
     }
@@ -2557,7 +2560,8 @@ int main(int argc, char **argv)
         if (only && !strstr(cases[i].name, only))
             continue;
         worst_value = worst_gradient = 0;
-        test_reference(&cases[i], 0);
+        if (!only_bits)
+            test_reference(&cases[i], 0);
         if (verbose)
             printf("%-40s value %6.1f  gradient %6.1f\n", cases[i].name, worst_value,
                    worst_gradient);
@@ -2565,7 +2569,8 @@ int main(int argc, char **argv)
         test_fixed(&cases[i]);
     }
     if (!only) {
-        test_complete();
+        if (!only_bits)
+            test_complete();
         CHECK_MSG(recomputing > check_iterations(1000), "only %d plans recompute", recomputing);
         test_fused();
         test_dropout();

@@ -569,7 +569,8 @@ static void test_refusals(void)
 
 int main(int argc, char **argv)
 {
-    tried = argc > 1 && argv[1] ? 1 : 15 / check_iterations(3);
+    tried = argc > 1 ? atoi(argv[1]) : 15 / check_iterations(3);
+    CHECK_MSG(tried > 0, "the argument must be a number above 0: every how many combinations of a product run");
     run_inside(check_parallel, NULL);
     CHECK(jobs > 0 || !gckpt_isa_available(GCKPT_ISA_C));
     run_inside(check_numbers, NULL);
