@@ -137,7 +137,8 @@ static GCKPTI_TARGET_AMX void gckpti_put_amx(const gckpti_pack_block *s, uint32_
         across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
 }
 
-/* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
+/* Configures all 8 tile registers before a work item (enable = 1); releases them after it, when
+ * other threads may read what was streamed. */
 static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {
@@ -147,10 +148,37 @@ static void gckpti_mixed_configure_amx(int enable)
     } full = {
         1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
     };
-    if (enable)
+    if (enable) {
         GCKPTI_AMX_SHAPES(&full);
-    else
+    } else {
+        _mm_sfence();
         GCKPTI_AMX_RELEASE();
+    }
+}
+
+/* What vector units do while tile registers compute t: round rows i to end - 1 of the tile before,
+ * and prefetch the lines that rows i to end - 1 of the tile below will be stored to. (Stores that
+ * miss the caches, one after another, would take longer than the products.) */
+GCKPTI_INLINED_AMX void gckpti_between_amx(const gckpti_mixed_tile *t, int64_t i, int64_t end)
+{
+    gckpti_mixed_tile *before = t->before;
+    for (int64_t r = i + t->m; !t->streams && r < end + t->m && r < t->c_rows; r++)
+        if (t->c_bf16)
+            __builtin_prefetch(t->c_bf16 + r * t->bf16_row, 1);
+        else
+            for (int64_t j = 0; j < t->width; j += 16)
+                __builtin_prefetch(t->c + r * t->c_row + j, 1);
+    for (; before->c_bf16 && before->width == 32 && i < end && i < before->m; i++) {
+        const float *x = before->c + i * before->c_row;
+        uint16_t *y = before->c_bf16 + i * before->bf16_row;
+        const __m512i words =
+            (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+        if (before->streams)
+            _mm512_stream_si512((__m512i *)(void *)y, words);
+        else
+            _mm512_storeu_si512(y, words);
+        before->rounded = i + 1;
+    }
 }
 
 /* Tiles of 16 or 32 rows and columns: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b. */
@@ -161,12 +189,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
     const uint16_t *a = t->a;
     const uint32_t *b = t->b;
     float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
-    for (int64_t i = t->m; i < 2 * t->m && i < t->c_rows; i++)
-        if (t->c_bf16)
-            __builtin_prefetch(t->c_bf16 + i * t->bf16_row, 1);
-        else
-            for (int64_t j = 0; j < t->width; j += 16)
-                __builtin_prefetch(c + i * t->c_row + j, 1);
+    const int64_t pace = (t->m + t->blocks - 1) / t->blocks;
+    int64_t between = 0;
     if (t->from) {
         const float *from = t->from, *from_low = from + 16 * t->from_row;
         const int64_t row = 4 * t->from_row;
@@ -201,6 +225,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         if (low && right)
             GCKPTI_AMX_BLOCK(3, 5, 7);
         gckpti_prefetch_some(t->prefetch);
+        gckpti_between_amx(t, between, between + pace);
+        between += pace;
     }
     GCKPTI_AMX_STORE(0, c, c_row);
     if (right)

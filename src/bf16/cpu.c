@@ -128,10 +128,10 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-/* Rounds the values of tile t to t->c_bf16, if that is not NULL. */
+/* Rounds the rows of tile t that no kernel rounded to t->c_bf16, if that is not NULL. */
 static void gckpti_mixed_narrow(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
 {
-    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+    for (int64_t i = t->rounded; t->c_bf16 && i < t->m; i++)
         kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
@@ -158,7 +158,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.start = t.start ? t.start + r * t.bf16_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
-            t.c_rows = all->c_rows - r;
+            t.c_rows = all->c_rows - r, t.before = &last;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n, temp[side ^= 1]);
             gckpti_mixed_narrow(s->kernels, &last);
             last = t;
@@ -172,6 +172,7 @@ typedef struct {
     const gckpti_mixed_kernels *kernels;
     int in_place, keeps_partial; /* a is not packed; `partial` has all rows of an item */
     int64_t blocks, panel;       /* blocks per pass; columns of a panel */
+    int64_t rows, cols, deepest; /* most rows and columns of an item, most blocks per pass */
 } gckpti_mixed_job;
 
 typedef struct {
@@ -190,6 +191,8 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
     tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
     tile->c_rows = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_halves + at : NULL, tile->bf16_row = t->n;
+    tile->streams = tile->c_bf16 && t->m * t->n > GCKPTI_MIXED_STREAM && t->n % 32 == 0 &&
+                    (uintptr_t)tile->c_bf16 % 64 == 0;
     tile->start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
@@ -274,19 +277,34 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
+/* Sets how large an item and a pass may be. If rows of an a in place stay in L2 with all terms, an
+ * item has them and all columns, in one pass: it reads b once and keeps no partial sums. */
+static void gckpti_mixed_limits(gckpti_mixed_job *s)
+{
+    const gckpti_product *t = s->base.t;
+    const int64_t rows = GCKPTI_MIXED_A / (2 * t->k) / GCKPTI_STRIP * GCKPTI_STRIP;
+    const int more = s->in_place || (t->c && t->k > GCKPTI_MIXED_KC);
+    s->rows = GCKPTI_MIXED_MC * (1 + more), s->cols = GCKPTI_NC * (t->c ? 2 : 1);
+    s->deepest = GCKPTI_MIXED_KC * (1 + s->in_place) / GCKPTI_K_BLOCK;
+    if (!s->base.floats)
+        s->rows = 64, s->cols = s->panel;
+    else if (s->in_place && rows >= GCKPTI_MIXED_MC)
+        s->rows = rows, s->cols = t->n, s->deepest = t->k / GCKPTI_K_BLOCK;
+}
+
 /* Reduces an item to rows and columns that, with some blocks per pass, fit into `floats`. */
-static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
+static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
     int64_t fit, all = 0; /* blocks that fit; blocks of all terms */
     for (int64_t p = 0; p < t->k; p += gckpti_block_terms(t, p))
         all++;
-    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), rows);
-    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), cols);
+    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), s->rows);
+    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), s->cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
-        fit = gckpti_min(fit, GCKPTI_MIXED_KC * (1 + s->in_place) / GCKPTI_K_BLOCK);
+        fit = gckpti_min(fit, s->deepest);
         if (!s->keeps_partial && fit < all && !t->c)
             s->keeps_partial = 1, fit = -1;
         else if (fit < 1 && s->base.cols > s->panel)
@@ -309,11 +327,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
         gckpti_is_in_place(s.kernels, &t->a, t->m) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
     gckpti_products_split(&s.base);
-    if (s.base.floats)
-        gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
-                         t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.base.floats);
-    else
-        gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_STACK_FLOATS);
+    gckpti_mixed_limits(&s);
+    gckpti_mixed_fit(&s, s.base.floats ? s.base.floats : (int64_t)GCKPTI_STACK_FLOATS);
     s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
     s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
     gckpti_run_products(&s.base);

@@ -89,8 +89,10 @@ enum {
 
 #ifndef GCKPT_NO_BF16
 enum {
-    GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
-    GCKPTI_MIXED_KC = 256  /* k-terms per pass (twice that if a is in place) */
+    GCKPTI_MIXED_MC = 256,            /* rows of c per panel of b (see gckpti_mixed_limits) */
+    GCKPTI_MIXED_KC = 256,            /* k-terms per pass (twice that if a is in place) */
+    GCKPTI_MIXED_A = 768 * 1024,      /* bytes of an a in place that are read once per panel */
+    GCKPTI_MIXED_STREAM = 1024 * 1024 /* a result of more elements bypasses the caches */
 };
 
 /* Returns x from element `at` on. */
@@ -133,8 +135,9 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
  * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
  * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
  * +0 if from is NULL, and accumulates in c. The caller rounds it to c_bf16, if that is not NULL,
- * and, if start is not NULL, lets it start there, in rows like c_bf16. */
-typedef struct {
+ * and, if start is not NULL, lets it start there, in rows like c_bf16. While a kernel computes a
+ * tile, it may round rows of the tile `before`, in order; `rounded` counts them. */
+typedef struct gckpti_mixed_tile {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
     const uint32_t *b;
@@ -143,6 +146,9 @@ typedef struct {
     uint16_t *c_bf16;
     const uint16_t *start;
     int64_t c_rows; /* rows of the result from here on: those after the tile may be prefetched */
+    int64_t rounded;
+    int streams; /* rows of c_bf16 are whole lines, to be stored around the caches */
+    struct gckpti_mixed_tile *before;
     struct gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 

@@ -811,6 +811,47 @@ static void test_products(void)
     }
 }
 
+/* Large results of rows in place: AMX stores them around the caches, and rounds them while it computes the next tile. */
+static void test_large_results(void)
+{
+    enum { M = 1056, K = 64 };
+    static const struct {
+        int n, threads, accumulate, shift; /* elements between a cache line's begin and the result */
+    } tries[] = { { 1024, 1, 0, 0 }, { 1024, 3, 1, 0 }, { 1024, 3, 0, 8 }, { 1033, 1, 0, 0 }, { 992, 1, 1, 0 } };
+    const gckpti_kernels *amx = gckpti_kernels_for(GCKPT_ISA_AMX), *avx2 = gckpti_kernels_for(GCKPT_ISA_AVX2);
+    for (size_t i = 0; amx && i < sizeof tries / sizeof *tries; i++) {
+        const int n = tries[i].n, shift = tries[i].shift;
+        const size_t c_size = (size_t)M * (size_t)n, size = 2 * (c_size + 64);
+        uint16_t *a = (uint16_t *)malloc(2 * M * K + 64), *b = (uint16_t *)malloc((size_t)(2 * n * K)), *c[2];
+        uint16_t *in_place = a + (64 - (uintptr_t)a % 64) / 2;
+        for (int k = 0; k < M * K; k++)
+            in_place[k] = gckpt_to_bf16(number(0));
+        for (int k = 0; k < n * K; k++)
+            b[k] = gckpt_to_bf16(number(0));
+        gckpt_call call = { .threads = tries[i].threads };
+        gckpti_product t = { .batch = 1,
+                             .m = M,
+                             .n = n,
+                             .k = K,
+                             .a = { .halves = in_place, .stride = K, .k_stride = 1 },
+                             .b = { .halves = b, .stride = 1, .k_stride = n },
+                             .accumulate = tries[i].accumulate };
+        t.workspace = (float *)malloc((size_t)(gckpti_mixed_workspace(M, n, K) * t.batch * 4 * call.threads));
+        for (int v = 0; v < 2; v++) {
+            c[v] = (uint16_t *)malloc(size + 64);
+            uint16_t *line = c[v] + (64 - (uintptr_t)c[v] % 64) / 2;
+            for (size_t k = 0; k < size / 2; k++)
+                line[k] = (uint16_t)(0x3f00 + k % 50);
+            t.c_halves = line + shift;
+            call.kernels = v ? amx : avx2;
+            gckpti_mixed_fast(&call, &t);
+        }
+        CHECK_MSG(!memcmp(c[0] + (64 - (uintptr_t)c[0] % 64) / 2, c[1] + (64 - (uintptr_t)c[1] % 64) / 2, size),
+                  "large result %d: AMX has other bits than AVX2, or writes past its end", (int)i);
+        free(a), free(b), free(c[0]), free(c[1]), free(t.workspace);
+    }
+}
+
 /* The kernels of a linear layer must not write beyond the workspace that the layer declares, whether its columns or its
  * terms are few. */
 static void test_workspace(void)
@@ -1993,6 +2034,7 @@ int main(int argc, char **argv)
                   { "kernels of quantised weights", test_quantised, 1 },
 #endif
                   { "kernels of products", test_products, 0 },
+                  { "kernels of large results", test_large_results, 0 },
                   { "kernels in small scratch", test_little_space, 0 },
                   { "kernels of attention", test_attention_kernels, 0 },
                   { "kernels and masked keys", test_masked_keys, 0 },

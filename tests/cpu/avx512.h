@@ -116,6 +116,13 @@ AVX512_FN __m512 avx512_loadu_ps(const void *at)
 }
 AVX512_FN void avx512_storeu_ps(void *at, __m512 x) { memcpy(at, &x, sizeof x); }
 AVX512_FN void avx512_storeu_si512(void *at, __m512i x) { memcpy(at, &x, sizeof x); }
+/* Like the instruction, faults at addresses that are not multiples of the vector's size. */
+AVX512_FN void avx512_stream_si512(void *at, __m512i x)
+{
+    if ((uintptr_t)at % 64)
+        __builtin_trap();
+    memcpy(at, &x, sizeof x);
+}
 #define AVX512_LIST(type, x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf)          \
     ((type){ x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf })
 
@@ -261,6 +268,7 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_loadu_ps
 #undef _mm512_storeu_ps
 #undef _mm512_storeu_si512
+#undef _mm512_stream_si512
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_mask_storeu_ps
 #undef _mm512_mask_mov_ps
@@ -312,6 +320,7 @@ static inline int avx512_supports(const char *what)
 #define _mm512_loadu_ps avx512_loadu_ps
 #define _mm512_storeu_ps avx512_storeu_ps
 #define _mm512_storeu_si512 avx512_storeu_si512
+#define _mm512_stream_si512 avx512_stream_si512
 #define _mm512_maskz_loadu_ps avx512_maskz_loadu_ps
 #define _mm512_mask_storeu_ps avx512_mask_storeu_ps
 #define _mm512_mask_mov_ps avx512_mask_mov_ps
