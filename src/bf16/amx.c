@@ -137,8 +137,8 @@ static GCKPTI_TARGET_AMX void gckpti_put_amx(const gckpti_pack_block *s, uint32_
         across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
 }
 
-/* Configures all 8 tile registers before a work item (enable = 1); releases them after it, when
- * other threads may read what was streamed. */
+/* Configures all 8 tile registers before a work item (enable = 1); releases them after it.
+ * From then on, other threads may read what non-temporal stores wrote. */
 static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {
@@ -158,7 +158,7 @@ static void gckpti_mixed_configure_amx(int enable)
 
 /* What vector units do while tile registers compute t: round rows i to end - 1 of the tile before,
  * and prefetch the lines that rows i to end - 1 of the tile below will be stored to. (Stores that
- * miss the caches, one after another, would take longer than the products.) */
+ * wait for memory, one after another, would take longer than the products.) */
 GCKPTI_INLINED_AMX void gckpti_between_amx(const gckpti_mixed_tile *t, int64_t i, int64_t end)
 {
     gckpti_mixed_tile *before = t->before;
@@ -207,8 +207,6 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    if (t->prefetch)
-        t->prefetch->pace = 8;
     for (int64_t n = t->blocks; n > 0;
          n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
@@ -224,7 +222,6 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         }
         if (low && right)
             GCKPTI_AMX_BLOCK(3, 5, 7);
-        gckpti_prefetch_some(t->prefetch);
         gckpti_between_amx(t, between, between + pace);
         between += pace;
     }

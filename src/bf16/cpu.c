@@ -199,38 +199,6 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
 }
 
-/* Returns the next part of b: of this item, or of the one that this thread probably gets next. */
-static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                           const gckpti_c_block *block)
-{
-    const gckpti_product *t = s->base.t;
-    const gckpti_mixed_tile *tile = &w->packed.tile;
-    const gckpti_operand *b = &t->b;
-    const int across = b->stride == 1;
-    const int64_t row = across ? b->k_stride : b->stride;
-    const void *halves = b->halves, *base = halves ? halves : b->f32;
-    int64_t p = w->p, j = w->j + s->panel;
-    if (j >= block->j1 && w->end < t->k)
-        p = w->end, j = block->j0;
-    else if (j >= block->j1)
-        p = 0, j = block->j0 + s->base.call->threads * s->base.cols;
-    const int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
-    const int64_t n = gckpti_min(t->n - j, s->panel), size = halves ? 2 : 4;
-    const int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK),
-                  width = across ? n : terms;
-    gckpti_prefetch f = { (const char *)base, row * size, across ? terms : n, width * size, 0, 0 };
-    f.rows = n > 0 ? f.rows : 0;
-    if (gckpti_has_compressed(b)) {
-        f.x = (const char *)gckpti_compressed_at(b->compressed, at);
-        f.row = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, row);
-        f.width = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, width);
-    } else {
-        f.x += size * at;
-    }
-    f.pace = 1 + f.rows * (f.width / 64) / (tile->blocks * (1 + tile->m / 4));
-    return f;
-}
-
 static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
                                  float *scratch, int64_t floats)
 {
@@ -268,8 +236,6 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
             s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
-            gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
-            tile->prefetch = &fetch;
             gckpti_mixed_set_c(s, &w);
             gckpti_mixed_multiply(&w.packed);
         }

@@ -25,26 +25,6 @@ static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const 
            (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
 }
 
-/* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
- * `pace` lines per 4 rows of a tile, or as its kernel sets it. */
-typedef struct gckpti_prefetch {
-    const char *x;
-    int64_t row, rows, width, at, pace;
-} gckpti_prefetch;
-
-static inline void gckpti_prefetch_some(gckpti_prefetch *f)
-{
-    for (int64_t n = f && f->rows > 0 ? f->pace : 0; n > 0; n--) {
-        __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 64;
-        if (f->at >= f->width) {
-            f->at = 0, f->x += f->row;
-            if (--f->rows == 0)
-                break;
-        }
-    }
-}
-
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written.
  * min_exponent: the least exponent of a, or 0 if not computed yet. */
 typedef struct {

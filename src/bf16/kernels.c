@@ -99,8 +99,6 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
         tile.k /= 2 - chain;
         for (int64_t i = 0, m; i < t->m; i += m) {
             m = gckpti_min(t->m - i, high);
-            for (int64_t r = -i & 3; r < m; r += 4)
-                gckpti_prefetch_some(t->prefetch);
             for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->c_rows && !t->c_bf16; r++)
                 for (int64_t j = 0; j < t->width; j += 16)
                     __builtin_prefetch(t->c + r * t->c_row + j);

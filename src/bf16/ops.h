@@ -92,7 +92,7 @@ enum {
     GCKPTI_MIXED_MC = 256,            /* rows of c per panel of b (see gckpti_mixed_limits) */
     GCKPTI_MIXED_KC = 256,            /* k-terms per pass (twice that if a is in place) */
     GCKPTI_MIXED_A = 768 * 1024,      /* bytes of an a in place that are read once per panel */
-    GCKPTI_MIXED_STREAM = 1024 * 1024 /* a result of more elements bypasses the caches */
+    GCKPTI_MIXED_STREAM = 1024 * 1024 /* larger results are stored directly to memory */
 };
 
 /* Returns x from element `at` on. */
@@ -147,9 +147,8 @@ typedef struct gckpti_mixed_tile {
     const uint16_t *start;
     int64_t c_rows; /* rows of the result from here on: those after the tile may be prefetched */
     int64_t rounded;
-    int streams; /* rows of c_bf16 are whole lines, to be stored around the caches */
+    int streams; /* rows of c_bf16 are whole cache lines, to be stored directly to memory */
     struct gckpti_mixed_tile *before;
-    struct gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
 /* A tile kernel: most rows (multiples of row_step), most columns (panels of b may be wider). */

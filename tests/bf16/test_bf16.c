@@ -811,7 +811,7 @@ static void test_products(void)
     }
 }
 
-/* Large results of rows in place: AMX stores them around the caches, and rounds them while it computes the next tile. */
+/* Large results of rows in place: AMX stores them directly to memory, and rounds them while it computes the next tile. */
 static void test_large_results(void)
 {
     enum { M = 1056, K = 64 };
