@@ -142,8 +142,8 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1246
  *     >>store     parameters and optimiser state, however they are stored                     1553
  *     >>graph     tensors, views, segments, gckpt_apply                                        580
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7736
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1080
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7741
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1041
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4666
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2240
@@ -151,7 +151,7 @@
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        436
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2714
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2735
  */
 
 #ifndef GRADCKPT_H
@@ -8687,8 +8687,10 @@ enum {
 
 #ifndef GCKPT_NO_BF16
 enum {
-    GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
-    GCKPTI_MIXED_KC = 256  /* k-terms per pass (twice that if a is in place) */
+    GCKPTI_MIXED_MC = 256,            /* rows of c per panel of b (see gckpti_mixed_limits) */
+    GCKPTI_MIXED_KC = 256,            /* k-terms per pass (twice that if a is in place) */
+    GCKPTI_MIXED_A = 768 * 1024,      /* bytes of an a in place that are read once per panel */
+    GCKPTI_MIXED_STREAM = 1024 * 1024 /* larger results are stored directly to memory */
 };
 
 /* Returns x from element `at` on. */
@@ -8721,8 +8723,9 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
  * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
  * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
  * +0 if from is NULL, and accumulates in c. The caller rounds it to c_bf16, if that is not NULL,
- * and, if start is not NULL, lets it start there, in rows like c_bf16. */
-typedef struct {
+ * and, if start is not NULL, lets it start there, in rows like c_bf16. While a kernel computes a
+ * tile, it may round rows of the tile `before`, in order; `rounded` counts them. */
+typedef struct gckpti_mixed_tile {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
     const uint16_t *a;
     const uint32_t *b;
@@ -8731,7 +8734,9 @@ typedef struct {
     uint16_t *c_bf16;
     const uint16_t *start;
     int64_t c_rows; /* rows of the result from here on: those after the tile may be prefetched */
-    struct gckpti_prefetch *prefetch;
+    int64_t rounded;
+    int streams; /* rows of c_bf16 are whole cache lines, to be stored directly to memory */
+    struct gckpti_mixed_tile *before;
 } gckpti_mixed_tile;
 
 /* A tile kernel: most rows (multiples of row_step), most columns (panels of b may be wider). */
@@ -14144,26 +14149,6 @@ static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const 
            (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
 }
 
-/* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
- * `pace` lines per 4 rows of a tile, or as its kernel sets it. */
-typedef struct gckpti_prefetch {
-    const char *x;
-    int64_t row, rows, width, at, pace;
-} gckpti_prefetch;
-
-static inline void gckpti_prefetch_some(gckpti_prefetch *f)
-{
-    for (int64_t n = f && f->rows > 0 ? f->pace : 0; n > 0; n--) {
-        __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 64;
-        if (f->at >= f->width) {
-            f->at = 0, f->x += f->row;
-            if (--f->rows == 0)
-                break;
-        }
-    }
-}
-
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written.
  * min_exponent: the least exponent of a, or 0 if not computed yet. */
 typedef struct {
@@ -14483,10 +14468,10 @@ static void gckpti_mixed_run_tile(const gckpti_packed_product *s, const gckpti_t
         gckpti_copy_rows(temp, GCKPTI_PANEL, all.c, all.c_row, m, n);
 }
 
-/* Rounds the values of tile t to t->c_bf16, if that is not NULL. */
+/* Rounds the rows of tile t that no kernel rounded to t->c_bf16, if that is not NULL. */
 static void gckpti_mixed_narrow(const gckpti_mixed_kernels *kernels, const gckpti_mixed_tile *t)
 {
-    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+    for (int64_t i = t->rounded; t->c_bf16 && i < t->m; i++)
         kernels->narrow(t->c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
@@ -14513,7 +14498,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s)
             t.start = t.start ? t.start + r * t.bf16_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.bf16_row + j : NULL;
-            t.c_rows = all->c_rows - r;
+            t.c_rows = all->c_rows - r, t.before = &last;
             gckpti_mixed_run_tile(s, kernel, exact, &t, n, temp[side ^= 1]);
             gckpti_mixed_narrow(s->kernels, &last);
             last = t;
@@ -14527,6 +14512,7 @@ typedef struct {
     const gckpti_mixed_kernels *kernels;
     int in_place, keeps_partial; /* a is not packed; `partial` has all rows of an item */
     int64_t blocks, panel;       /* blocks per pass; columns of a panel */
+    int64_t rows, cols, deepest; /* most rows and columns of an item, most blocks per pass */
 } gckpti_mixed_job;
 
 typedef struct {
@@ -14545,42 +14531,12 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
     tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
     tile->c_rows = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_halves + at : NULL, tile->bf16_row = t->n;
+    tile->streams = tile->c_bf16 && t->m * t->n > GCKPTI_MIXED_STREAM && t->n % 32 == 0 &&
+                    (uintptr_t)tile->c_bf16 % 64 == 0;
     tile->start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
-}
-
-/* Returns the next part of b: of this item, or of the one that this thread probably gets next. */
-static gckpti_prefetch gckpti_mixed_next_b(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                           const gckpti_c_block *block)
-{
-    const gckpti_product *t = s->base.t;
-    const gckpti_mixed_tile *tile = &w->packed.tile;
-    const gckpti_operand *b = &t->b;
-    const int across = b->stride == 1;
-    const int64_t row = across ? b->k_stride : b->stride;
-    const void *halves = b->halves, *base = halves ? halves : b->f32;
-    int64_t p = w->p, j = w->j + s->panel;
-    if (j >= block->j1 && w->end < t->k)
-        p = w->end, j = block->j0;
-    else if (j >= block->j1)
-        p = 0, j = block->j0 + s->base.call->threads * s->base.cols;
-    const int64_t at = w->matrix * b->batch_stride + j * b->stride + p * b->k_stride;
-    const int64_t n = gckpti_min(t->n - j, s->panel), size = halves ? 2 : 4;
-    const int64_t terms = gckpti_min(t->k - p, s->blocks * GCKPTI_K_BLOCK),
-                  width = across ? n : terms;
-    gckpti_prefetch f = { (const char *)base, row * size, across ? terms : n, width * size, 0, 0 };
-    f.rows = n > 0 ? f.rows : 0;
-    if (gckpti_has_compressed(b)) {
-        f.x = (const char *)gckpti_compressed_at(b->compressed, at);
-        f.row = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, row);
-        f.width = gckpti_storage_bytes((int)b->compressed->storage, b->compressed->row, width);
-    } else {
-        f.x += size * at;
-    }
-    f.pace = 1 + f.rows * (f.width / 64) / (tile->blocks * (1 + tile->m / 4));
-    return f;
 }
 
 static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_block *block,
@@ -14620,8 +14576,6 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
             s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
-            gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
-            tile->prefetch = &fetch;
             gckpti_mixed_set_c(s, &w);
             gckpti_mixed_multiply(&w.packed);
         }
@@ -14629,19 +14583,34 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_configure(s->kernels, 0);
 }
 
+/* Sets how large an item and a pass may be. If rows of an a in place stay in L2 with all terms, an
+ * item has them and all columns, in one pass: it reads b once and keeps no partial sums. */
+static void gckpti_mixed_limits(gckpti_mixed_job *s)
+{
+    const gckpti_product *t = s->base.t;
+    const int64_t rows = GCKPTI_MIXED_A / (2 * t->k) / GCKPTI_STRIP * GCKPTI_STRIP;
+    const int more = s->in_place || (t->c && t->k > GCKPTI_MIXED_KC);
+    s->rows = GCKPTI_MIXED_MC * (1 + more), s->cols = GCKPTI_NC * (t->c ? 2 : 1);
+    s->deepest = GCKPTI_MIXED_KC * (1 + s->in_place) / GCKPTI_K_BLOCK;
+    if (!s->base.floats)
+        s->rows = 64, s->cols = s->panel;
+    else if (s->in_place && rows >= GCKPTI_MIXED_MC)
+        s->rows = rows, s->cols = t->n, s->deepest = t->k / GCKPTI_K_BLOCK;
+}
+
 /* Reduces an item to rows and columns that, with some blocks per pass, fit into `floats`. */
-static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t floats)
+static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t floats)
 {
     const gckpti_product *t = s->base.t;
     int64_t fit, all = 0; /* blocks that fit; blocks of all terms */
     for (int64_t p = 0; p < t->k; p += gckpti_block_terms(t, p))
         all++;
-    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), rows);
-    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), cols);
+    s->base.rows = gckpti_min(gckpti_ceil_to(s->base.rows, GCKPTI_STRIP), s->rows);
+    s->base.cols = gckpti_min(gckpti_ceil_to(s->base.cols, s->panel), s->cols);
     for (s->keeps_partial = 0, fit = -1; fit < 1;) {
         fit = (floats - (s->keeps_partial ? s->base.rows * s->base.cols : 0)) /
               (GCKPTI_K_BLOCK / 2 * (s->panel + (s->in_place ? 0 : s->base.rows)));
-        fit = gckpti_min(fit, GCKPTI_MIXED_KC * (1 + s->in_place) / GCKPTI_K_BLOCK);
+        fit = gckpti_min(fit, s->deepest);
         if (!s->keeps_partial && fit < all && !t->c)
             s->keeps_partial = 1, fit = -1;
         else if (fit < 1 && s->base.cols > s->panel)
@@ -14664,11 +14633,8 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
         gckpti_is_in_place(s.kernels, &t->a, t->m) && t->k % GCKPTI_K_BLOCK == 0 && !t->k_period;
     s.base.floats = gckpti_mixed_workspace(t->m, t->n, t->k);
     gckpti_products_split(&s.base);
-    if (s.base.floats)
-        gckpti_mixed_fit(&s, s.in_place ? 2 * GCKPTI_MIXED_MC : GCKPTI_MIXED_MC,
-                         t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.base.floats);
-    else
-        gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_STACK_FLOATS);
+    gckpti_mixed_limits(&s);
+    gckpti_mixed_fit(&s, s.base.floats ? s.base.floats : (int64_t)GCKPTI_STACK_FLOATS);
     s.base.row_blocks = (t->m + s.base.rows - 1) / s.base.rows;
     s.base.col_blocks = (t->n + s.base.cols - 1) / s.base.cols;
     gckpti_run_products(&s.base);
@@ -30605,8 +30571,6 @@ static GCKPTI_TARGET void V(mixed_tile_by)(const gckpti_mixed_tile *t, int chain
         tile.k /= 2 - chain;
         for (int64_t i = 0, m; i < t->m; i += m) {
             m = gckpti_min(t->m - i, high);
-            for (int64_t r = -i & 3; r < m; r += 4)
-                gckpti_prefetch_some(t->prefetch);
             for (int64_t r = i + m; p == 0 && r < i + 2 * m && r < t->c_rows && !t->c_bf16; r++)
                 for (int64_t j = 0; j < t->width; j += 16)
                     __builtin_prefetch(t->c + r * t->c_row + j);
@@ -31965,7 +31929,8 @@ static GCKPTI_TARGET_AMX void gckpti_put_amx(const gckpti_pack_block *s, uint32_
         across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
 }
 
-/* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
+/* Configures all 8 tile registers before a work item (enable = 1); releases them after it.
+ * From then on, other threads may read what non-temporal stores wrote. */
 static void gckpti_mixed_configure_amx(int enable)
 {
     static const struct {
@@ -31975,10 +31940,37 @@ static void gckpti_mixed_configure_amx(int enable)
     } full = {
         1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
     };
-    if (enable)
+    if (enable) {
         GCKPTI_AMX_SHAPES(&full);
-    else
+    } else {
+        _mm_sfence();
         GCKPTI_AMX_RELEASE();
+    }
+}
+
+/* What vector units do while tile registers compute t: round rows i to end - 1 of the tile before,
+ * and prefetch the lines that rows i to end - 1 of the tile below will be stored to. (Stores that
+ * wait for memory, one after another, would take longer than the products.) */
+GCKPTI_INLINED_AMX void gckpti_between_amx(const gckpti_mixed_tile *t, int64_t i, int64_t end)
+{
+    gckpti_mixed_tile *before = t->before;
+    for (int64_t r = i + t->m; !t->streams && r < end + t->m && r < t->c_rows; r++)
+        if (t->c_bf16)
+            __builtin_prefetch(t->c_bf16 + r * t->bf16_row, 1);
+        else
+            for (int64_t j = 0; j < t->width; j += 16)
+                __builtin_prefetch(t->c + r * t->c_row + j, 1);
+    for (; before->c_bf16 && before->width == 32 && i < end && i < before->m; i++) {
+        const float *x = before->c + i * before->c_row;
+        uint16_t *y = before->c_bf16 + i * before->bf16_row;
+        const __m512i words =
+            (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+        if (before->streams)
+            _mm512_stream_si512((__m512i *)(void *)y, words);
+        else
+            _mm512_storeu_si512(y, words);
+        before->rounded = i + 1;
+    }
 }
 
 /* Tiles of 16 or 32 rows and columns: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b. */
@@ -31989,12 +31981,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
     const uint16_t *a = t->a;
     const uint32_t *b = t->b;
     float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
-    for (int64_t i = t->m; i < 2 * t->m && i < t->c_rows; i++)
-        if (t->c_bf16)
-            __builtin_prefetch(t->c_bf16 + i * t->bf16_row, 1);
-        else
-            for (int64_t j = 0; j < t->width; j += 16)
-                __builtin_prefetch(c + i * t->c_row + j, 1);
+    const int64_t pace = (t->m + t->blocks - 1) / t->blocks;
+    int64_t between = 0;
     if (t->from) {
         const float *from = t->from, *from_low = from + 16 * t->from_row;
         const int64_t row = 4 * t->from_row;
@@ -32011,8 +31999,6 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    if (t->prefetch)
-        t->prefetch->pace = 8;
     for (int64_t n = t->blocks; n > 0;
          n--, a += GCKPTI_K_BLOCK, b += GCKPTI_K_BLOCK / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
@@ -32028,7 +32014,8 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
         }
         if (low && right)
             GCKPTI_AMX_BLOCK(3, 5, 7);
-        gckpti_prefetch_some(t->prefetch);
+        gckpti_between_amx(t, between, between + pace);
+        between += pace;
     }
     GCKPTI_AMX_STORE(0, c, c_row);
     if (right)
