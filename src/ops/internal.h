@@ -90,13 +90,8 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
 
 /* ---- ops/losses.c ---- */
 enum {
-#ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
-    GCKPTI_LOSS_MAX_ROWS = 1024 /* if products are mixed, which pack w in each pass; or without w */
-#else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
-    GCKPTI_LOSS_MAX_ROWS = GCKPTI_MIXED_ROWS
-#endif
+    GCKPTI_LOSS_ROWS = GCKPTI_WITH_FAST ? 256 : 1, /* per pass over w; 1 needs less stack */
+    GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_FAST ? 1024 : GCKPTI_MIXED_ROWS /* mixed: packs w; or no w */
 };
 
 /* The state of a loss, which processes one block of rows and one chunk of classes at a time. */

@@ -314,11 +314,7 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
     X(DEVICES, 0, p->backend_id > GCKPTI_BACKEND_PLAIN, "backends", d->backend, "backend to NULL")
 
 /* The number of lowerings of an op (0 is the op as built). */
-#ifdef GCKPT_NO_LINEAR_LOSS
-enum { GCKPTI_LOWERINGS = 1 };
-#else
-enum { GCKPTI_LOWERINGS = 4 };
-#endif
+enum { GCKPTI_LOWERINGS = GCKPTI_WITH_LINEAR_LOSS ? 4 : 1 };
 
 /* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
 /* A node. Nodes are in topological order, those of the prologue first. */
