@@ -142,13 +142,13 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1246
  *     >>store     parameters and optimiser state, however they are stored                     1553
  *     >>graph     tensors, views, segments, gckpt_apply                                        580
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7741
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7736
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1041
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4666
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4662
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2240
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              840
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4483
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        436
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2735
@@ -8982,13 +8982,8 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
 }
 
 enum {
-#ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
-    GCKPTI_LOSS_MAX_ROWS = 1024 /* if products are mixed, which pack w in each pass; or without w */
-#else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
-    GCKPTI_LOSS_MAX_ROWS = GCKPTI_MIXED_ROWS
-#endif
+    GCKPTI_LOSS_ROWS = GCKPTI_WITH_FAST ? 256 : 1, /* per pass over w; 1 needs less stack */
+    GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_FAST ? 1024 : GCKPTI_MIXED_ROWS /* mixed: packs w; or no w */
 };
 
 /* The state of a loss, which processes one block of rows and one chunk of classes at a time. */
@@ -15473,11 +15468,7 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
     X(DEVICES, 0, p->backend_id > GCKPTI_BACKEND_PLAIN, "backends", d->backend, "backend to NULL")
 
 /* The number of lowerings of an op (0 is the op as built). */
-#ifdef GCKPT_NO_LINEAR_LOSS
-enum { GCKPTI_LOWERINGS = 1 };
-#else
-enum { GCKPTI_LOWERINGS = 4 };
-#endif
+enum { GCKPTI_LOWERINGS = GCKPTI_WITH_LINEAR_LOSS ? 4 : 1 };
 
 /* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
 /* A node. Nodes are in topological order, those of the prologue first. */
@@ -23089,7 +23080,6 @@ typedef struct { /* a fetch of the plan */
 
 #ifdef GCKPT_NO_BF16
 #define gckpti_set_precision(p, node, c)           ((void)0)
-#define gckpti_set_narrow(q, data, arg)            0
 #define gckpti_end_mixed_output(e, ins, o, c)      ((void)0)
 #define gckpti_end_mixed_gradient(e, ins, o, c, i) 0
 #define gckpti_mixed_operands(e, ins, o, c)        ((void)0)
@@ -23104,13 +23094,6 @@ static inline void gckpti_set_precision(const gckpt_plan *p, const gckpti_plan_n
     for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
         if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
             c->rounded |= GCKPT_IN(i);
-}
-
-/* Sets the values of an operand, those of node q, if they are bf16; returns whether they are. */
-static inline int gckpti_set_narrow(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
-{
-    arg->bf16 = q->rounding & GCKPTI_BF16_VALUE ? (const uint16_t *)data : NULL;
-    return q->rounding & GCKPTI_BF16_VALUE;
 }
 #endif
 
@@ -23466,8 +23449,10 @@ GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *
 /* Sets the values of an operand: those of node q, in its type. */
 GCKPTI_FN void gckpti_set_data(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
 {
-    if (gckpti_set_narrow(q, data, arg))
+    if (GCKPTI_RUNS_BF16 && gckpti_value_size(q->rounding) == 2) {
+        arg->bf16 = (const uint16_t *)data;
         return;
+    }
     if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else if (q->type == GCKPT_U8)
