@@ -148,7 +148,7 @@
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4662
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2240
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              840
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4483
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        436
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2735
@@ -23080,6 +23080,7 @@ typedef struct { /* a fetch of the plan */
 
 #ifdef GCKPT_NO_BF16
 #define gckpti_set_precision(p, node, c)           ((void)0)
+#define gckpti_set_narrow(q, data, arg)            0
 #define gckpti_end_mixed_output(e, ins, o, c)      ((void)0)
 #define gckpti_end_mixed_gradient(e, ins, o, c, i) 0
 #define gckpti_mixed_operands(e, ins, o, c)        ((void)0)
@@ -23094,6 +23095,13 @@ static inline void gckpti_set_precision(const gckpt_plan *p, const gckpti_plan_n
     for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
         if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
             c->rounded |= GCKPT_IN(i);
+}
+
+/* Sets the values of an operand, those of node q, if they are bf16; returns whether they are. */
+static inline int gckpti_set_narrow(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
+{
+    arg->bf16 = q->rounding & GCKPTI_BF16_VALUE ? (const uint16_t *)data : NULL;
+    return q->rounding & GCKPTI_BF16_VALUE;
 }
 #endif
 
@@ -23449,10 +23457,8 @@ GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *
 /* Sets the values of an operand: those of node q, in its type. */
 GCKPTI_FN void gckpti_set_data(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
 {
-    if (GCKPTI_RUNS_BF16 && gckpti_value_size(q->rounding) == 2) {
-        arg->bf16 = (const uint16_t *)data;
+    if (gckpti_set_narrow(q, data, arg))
         return;
-    }
     if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else if (q->type == GCKPT_U8)

@@ -63,10 +63,8 @@ GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *
 /* Sets the values of an operand: those of node q, in its type. */
 GCKPTI_FN void gckpti_set_data(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
 {
-    if (GCKPTI_RUNS_BF16 && gckpti_value_size(q->rounding) == 2) {
-        arg->bf16 = (const uint16_t *)data;
+    if (gckpti_set_narrow(q, data, arg))
         return;
-    }
     if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else if (q->type == GCKPT_U8)
