@@ -146,7 +146,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1041
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4662
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2240
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2243
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              840
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
  *     >>files     safetensors                                                                 1438
@@ -20008,8 +20008,8 @@ typedef struct {
 } gckpti_search;
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If `best` is not
- * NULL, only plans that beat it count. *least is the plan's arena; without a plan it is SIZE_MAX if
- * `best` is given, else the smallest arena that was found. */
+ * NULL, only plans that beat it count. Sets *least to the plan's arena. Without a plan and without
+ * `best`, lowers it to the smallest arena that was found, if that is lower. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
                                            const gckpti_lowered *best, size_t *least);
 #else
@@ -21963,11 +21963,13 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         const gckpti_candidate *old = &s->winner;
         const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
         const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
+        /* placing stopped early, above the live bytes */
+        const int may_shrink =
+            candidate->arena <= candidate->enough && (int64_t)candidate->arena > candidate->peak;
         if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
             cost > old->time || (cost == old->time && least >= (int64_t)old->arena))
             return; /* it is no better */
-        if (candidate->arena == 0 ||
-            (candidate->arena > most && candidate->arena <= candidate->enough))
+        if (candidate->arena == 0 || (candidate->arena > most && may_shrink))
             s->result = gckpti_place_candidate(s, candidate, most);
         int better = candidate->time == old->time ? candidate->arena < old->arena
                                                   : candidate->time < old->time;
@@ -22027,8 +22029,10 @@ GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
     gckpt_result result = GCKPT_OK;
     s->winner.length = 0;
     for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
-                            gckpti_min_budget(s, k) < *least;)
-        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX, UINT64_MAX, 0);
+                            gckpti_min_budget(s, k) < *least;) {
+        const size_t limit = k > 0 ? (size_t)s->level[k].limit : SIZE_MAX;
+        result = gckpti_find_best(s, limit < *least ? limit : *least - 1, UINT64_MAX, 0);
+    }
     while (result == GCKPT_OK && s->winner.length > 0) {
         *least = s->winner.arena < *least ? s->winner.arena : *least;
         result = gckpti_find_best(s, s->winner.arena - 1, UINT64_MAX, 0);
@@ -22074,7 +22078,6 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
                                            const gckpti_lowered *best, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
         if (best && best->cost <= gckpti_proven_cost(p, most_bytes))
@@ -22601,8 +22604,8 @@ static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mo
                    *p = start;
     *needed = SIZE_MAX;
     do {
-        size_t bytes = SIZE_MAX;
         const gckpti_lowered *plan = &p->best, *least = best ? &best->best : NULL;
+        size_t bytes = best ? SIZE_MAX : *needed;
         *result = p->failed  ? GCKPT_E_MEMORY
                   : searches ? gckpti_plan_optimal(p, arena, least, &bytes)
                              : gckpti_plan_mode(p, mode);

@@ -25,8 +25,8 @@ static gckpti_planner *gckpti_plan_variants(gckpti_planner *first, gckpt_mode mo
                    *p = start;
     *needed = SIZE_MAX;
     do {
-        size_t bytes = SIZE_MAX;
         const gckpti_lowered *plan = &p->best, *least = best ? &best->best : NULL;
+        size_t bytes = best ? SIZE_MAX : *needed;
         *result = p->failed  ? GCKPT_E_MEMORY
                   : searches ? gckpti_plan_optimal(p, arena, least, &bytes)
                              : gckpti_plan_mode(p, mode);

@@ -274,11 +274,13 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
         const gckpti_candidate *old = &s->winner;
         const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
         const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
+        /* placing stopped early, above the live bytes */
+        const int may_shrink =
+            candidate->arena <= candidate->enough && (int64_t)candidate->arena > candidate->peak;
         if (!gckpti_is_ok(s) || candidate->length == 0 || least > (int64_t)most ||
             cost > old->time || (cost == old->time && least >= (int64_t)old->arena))
             return; /* it is no better */
-        if (candidate->arena == 0 ||
-            (candidate->arena > most && candidate->arena <= candidate->enough))
+        if (candidate->arena == 0 || (candidate->arena > most && may_shrink))
             s->result = gckpti_place_candidate(s, candidate, most);
         int better = candidate->time == old->time ? candidate->arena < old->arena
                                                   : candidate->time < old->time;
@@ -332,8 +334,10 @@ GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least)
     gckpt_result result = GCKPT_OK;
     s->winner.length = 0;
     for (int k = s->levels; k-- > 0 && result == GCKPT_OK && s->winner.length == 0 &&
-                            gckpti_min_budget(s, k) < *least;)
-        result = gckpti_find_best(s, k > 0 ? (size_t)s->level[k].limit : SIZE_MAX, UINT64_MAX, 0);
+                            gckpti_min_budget(s, k) < *least;) {
+        const size_t limit = k > 0 ? (size_t)s->level[k].limit : SIZE_MAX;
+        result = gckpti_find_best(s, limit < *least ? limit : *least - 1, UINT64_MAX, 0);
+    }
     while (result == GCKPT_OK && s->winner.length > 0) {
         *least = s->winner.arena < *least ? s->winner.arena : *least;
         result = gckpti_find_best(s, s->winner.arena - 1, UINT64_MAX, 0);
@@ -375,7 +379,6 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
                                            const gckpti_lowered *best, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    *least = SIZE_MAX;
     for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
         if (best && best->cost <= gckpti_proven_cost(p, most_bytes))

@@ -187,8 +187,8 @@ GCKPTI_FN gckpt_result gckpti_lower_min_budget(gckpti_search *s, size_t *least);
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If `best` is not
- * NULL, only plans that beat it count. *least is the plan's arena; without a plan it is SIZE_MAX if
- * `best` is given, else the smallest arena that was found. */
+ * NULL, only plans that beat it count. Sets *least to the plan's arena. Without a plan and without
+ * `best`, lowers it to the smallest arena that was found, if that is lower. */
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
                                            const gckpti_lowered *best, size_t *least);
 #else
