@@ -145,7 +145,7 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7736
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1041
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4662
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4671
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2243
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              840
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
@@ -17041,19 +17041,26 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
-    int k = s->first[begin], last = s->first[end + 1];
-    if (last - k > GCKPTI_LINEAR_SCAN) {
-        stack[count++] = 1;
-        last = k;
+    const int first = s->first[begin], last = s->first[end + 1];
+    const int scans = last - first <= GCKPTI_LINEAR_SCAN;
+    for (int k = first; k < last && scans; k++) {
+        const gckpti_branch *b = &s->tree[s->n + (size_t)s->begins[k]];
+        if (b->end <= end && b->priority < priority) {
+            found = s->n + (size_t)s->begins[k];
+            priority = b->priority;
+        }
     }
-    while (count > 0 || k < last) {
-        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
+    s->visited += scans ? (size_t)(last - first) : 0;
+    stack[count] = 1;
+    count += !scans;
+    while (count > 0) {
+        const size_t i = stack[--count];
         const gckpti_branch *b = &s->tree[i];
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
             continue;
         if (i < s->n) { /* visits the child with the first priority first */
-            int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
+            const int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
         } else {
@@ -17729,7 +17736,9 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1;
-    gckpti_reserve(s, &d->buffers, 0, sizeof *d->buffers); /* one buffer exists in any case */
+    gckpti_reserve(s, &d->ins, n, sizeof *d->ins);
+    gckpti_reserve(s, &d->operands, 8 * n, sizeof *d->operands);
+    gckpti_reserve(s, &d->buffers, 2 * n, sizeof *d->buffers); /* one exists in any case */
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
     d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));

@@ -8,7 +8,9 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1;
-    gckpti_reserve(s, &d->buffers, 0, sizeof *d->buffers); /* one buffer exists in any case */
+    gckpti_reserve(s, &d->ins, n, sizeof *d->ins);
+    gckpti_reserve(s, &d->operands, 8 * n, sizeof *d->operands);
+    gckpti_reserve(s, &d->buffers, 2 * n, sizeof *d->buffers); /* one exists in any case */
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
     d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));

@@ -52,19 +52,26 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
-    int k = s->first[begin], last = s->first[end + 1];
-    if (last - k > GCKPTI_LINEAR_SCAN) {
-        stack[count++] = 1;
-        last = k;
+    const int first = s->first[begin], last = s->first[end + 1];
+    const int scans = last - first <= GCKPTI_LINEAR_SCAN;
+    for (int k = first; k < last && scans; k++) {
+        const gckpti_branch *b = &s->tree[s->n + (size_t)s->begins[k]];
+        if (b->end <= end && b->priority < priority) {
+            found = s->n + (size_t)s->begins[k];
+            priority = b->priority;
+        }
     }
-    while (count > 0 || k < last) {
-        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
+    s->visited += scans ? (size_t)(last - first) : 0;
+    stack[count] = 1;
+    count += !scans;
+    while (count > 0) {
+        const size_t i = stack[--count];
         const gckpti_branch *b = &s->tree[i];
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
             continue;
         if (i < s->n) { /* visits the child with the first priority first */
-            int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
+            const int right = s->tree[2 * i + 1].priority < s->tree[2 * i].priority;
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
         } else {
