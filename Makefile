@@ -548,10 +548,10 @@ build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(OBJ_DIR)/opti
 
 IS_INTERNAL = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(LAYERS)))/|devices/test_backend.c' $<)
 COMPILE_CUDA_TEST = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. -Itests \
-    $(if $(IS_INTERNAL),-Isrc,-DGRADCKPT_IMPLEMENTED)
+    -Isrc $(if $(IS_INTERNAL),,-DGRADCKPT_IMPLEMENTED)
 $(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/libsrc.a
 	$(COMPILE_CUDA_TEST) $(DEPENDS) -DGCKPT_CUDA_SHIM -c -o $@.o $<
-	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o $(filter %_engine.o,$^) \
+	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o $(filter %_transport.o,$^) \
 	    $(if $(IS_INTERNAL),build/libsrc.a $(OPENMP),build/shim/gradckpt.o) -lm -pthread
 -include $(wildcard build/shim/*.d)
 

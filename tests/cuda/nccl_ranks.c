@@ -191,7 +191,7 @@ static void test_faults(void)
 }
 
 /* A run with VRANKS virtual ranks on one or more devices. In a step that does not clip, the host must wait for nothing
- * before the last update. */
+ * before the last update: such a step copies fewer than 32 inputs (gckpt_backend.copy_in). */
 typedef struct {
     int ranks, shard, rows, mode, overlap, polled;
     unsigned flags; /* added to the default flags; a run with flags trains once, all other runs three times */
@@ -202,13 +202,13 @@ static const a_run runs[] = {
     { 1, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
     { 2, GCKPT_SHARD_NONE, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
     { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 0, 0, 0, WHOLE, 0 },
-    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 0 },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 0 },
     { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1, 0, WHOLE, 0 },
     { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
     { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
     { 2, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, INFINITE, PIECES, 0 },
     { 2, GCKPT_SHARD_NONE, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
-    { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
+    { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
     { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_OPTIMAL, 0, 0, 0, WHOLE, 1 << 20 },
     { 2, GCKPT_SHARD_STATE, 2, GCKPT_OPTIMAL, 1, 1, 0, WHOLE, 1 << 20 },
 };
