@@ -152,9 +152,10 @@ GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 /* Returns a copy of n elements of `size` bytes, or NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
 
-/* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
- * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
- * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
+/* Reserves space for n + 1 elements in an array that keeps its contents; new elements have any
+ * values. `array` is the address of a pointer, NULL at first. The array's size in bytes is stored
+ * before its elements; its old memory stays in the scratch, unused. Returns 0, and sets `failed`,
+ * without memory. */
 GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t size);
 #ifdef GCKPTI_SEPARATE_TU
 /* Tests can make each call of these functions fail: see test_hooks.h. */

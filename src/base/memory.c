@@ -214,7 +214,8 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
     s->current = s->first;
 }
 
-GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
+/* Allocates n elements of `size` bytes with any contents. Returns NULL without memory. */
+static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
 {
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
     while (s->current && s->current->size - s->current->used < bytes && s->current->next)
@@ -235,7 +236,13 @@ GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
     }
     void *block = (unsigned char *)s->current + s->current->used;
     s->current->used += bytes;
-    return memset(block, 0, bytes);
+    return block;
+}
+
+GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
+{
+    void *block = gckpti_scratch_take(s, n, size);
+    return block ? memset(block, 0, gckpti_round_up(n * size, GCKPTI_ALIGN)) : NULL;
 }
 
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
@@ -254,7 +261,7 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
     if (need <= bytes)
         return 1;
     need = need > 2 * bytes ? need : 2 * bytes;
-    fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
+    fresh = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;
     memcpy(fresh, &need, sizeof need);

@@ -32,7 +32,14 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
 
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 {
-    for (size_t width = 1; width < n; width *= 2)
+    for (size_t i = 1; i < n; i++) { /* runs of 8 by insertion */
+        const gckpti_keyed item = v[i];
+        size_t k = i;
+        for (; k % 8 > 0 && item.key < v[k - 1].key; k--)
+            v[k] = v[k - 1];
+        v[k] = item;
+    }
+    for (size_t width = 8; width < n; width *= 2)
         for (size_t low = 0; low + width < n; low += 2 * width) {
             size_t middle = low + width, high = middle + width < n ? middle + width : n;
             if (v[middle - 1].key <= v[middle].key)

@@ -32,6 +32,8 @@ typedef struct {
 typedef struct {
     gckpt_buffer *buffer; /* buffer->offset is that of the best iteration so far */
     size_t offset;        /* in this iteration */
+    size_t leaf;          /* its node of the tree */
+    int end;              /* last instruction at which it is live */
     uint32_t priority;
 } gckpti_placement;
 
@@ -40,10 +42,12 @@ typedef struct {
     size_t goal;                          /* greatest sum of live sizes of placements, rounded up */
     size_t resident;                      /* end of buffers that are always live, placed first */
     gckpti_skyline_level *level;          /* by instruction */
-    gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
-    gckpti_placement *placements;         /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
-    gckpti_keyed *keys;  /* 2 n, for sorting */
+    gckpti_branch *tree;                  /* 1 is the root; n + i is leaf i, in Z-order */
+    int *leaf;                            /* by leaf: the placement */
+    gckpti_placement *placements;         /* in the order they begin */
+    int *first;         /* placements from first[x] on begin at instruction x or later */
+    int *next;          /* by placement: itself, or a later one if it is placed */
+    gckpti_keyed *keys; /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* ---- plan/lowered.c ---- */

@@ -9,7 +9,8 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1;
     gckpti_reserve(s, &d->ins, n, sizeof *d->ins);
-    gckpti_reserve(s, &d->operands, 8 * n, sizeof *d->operands);
+    d->operand_capacity = 8 * n;
+    gckpti_reserve(s, &d->operands, d->operand_capacity, sizeof *d->operands);
     gckpti_reserve(s, &d->buffers, 2 * n, sizeof *d->buffers); /* one exists in any case */
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
@@ -25,16 +26,24 @@ GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
     if (kind == GCKPT_UPDATE && !d->has_updates++)
         gckpti_add_instruction(d, GCKPT_BARRIER, 0);
-    const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
-    if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
-        d->ins[d->length++] = ins;
+    if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof *d->ins)) {
+        gckpti_ins *ins = &d->ins[d->length++];
+        memset(ins, 0, sizeof *ins); /* with its padding: equal plans have equal bytes */
+        ins->kind = (unsigned char)kind;
+        ins->id = (gckpti_id)id;
+        ins->uses = 1;
+    }
     return (int)d->length - 1;
 }
+
+/* Returns whether features may add instructions to those of the entries. */
+static int gckpti_inserts_instructions(const gckpti_planner *p) { return p->dist || p->can_copy; }
 
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
     const int early = !p->inference && p->desc->update_in_backward;
+    const int inserts = gckpti_inserts_instructions(p);
     const int epilogue = d->sched.length - (p->backwards - p->body_backwards);
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
@@ -57,7 +66,8 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
-        (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
+        if (inserts)
+            (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
         for (int k = 0; k < t->inputs && early; k++) {
             const int id = t->in[k]->base->id;
             if (last[id] == x && gckpti_is_updated(p, id)) {
@@ -89,8 +99,12 @@ GCKPTI_FN void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 {
     if (buffer >= 0 && d->buffers[buffer].end < x)
         d->buffers[buffer].end = x;
-    if (gckpti_reserve(&d->scratch, &d->operands, d->operand_count + 1, sizeof *d->operands))
-        d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
+    if (d->operand_count == d->operand_capacity) {
+        if (!gckpti_reserve(&d->scratch, &d->operands, 2 * d->operand_count, sizeof *d->operands))
+            return;
+        d->operand_capacity *= 2;
+    }
+    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
 /* Returns the buffer of a gradient (or of its alias root), or -1 if `gradient` is -1. If there is
@@ -210,6 +224,7 @@ static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, in
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length, workspace = -1;
+    const int inserts = gckpti_inserts_instructions(p);
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         gckpti_get_or_add_gradient(p, d, v, 0);
@@ -233,7 +248,8 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
             gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
-        (void)gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
+        if (inserts)
+            (void)gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
     }
     for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];

@@ -16,9 +16,10 @@
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
  * into at most three, every rise removes one, so there are at most 3 n of each. If few buffers
- * begin in a range, they are scanned; else a tree finds the buffer. Its leaves are in Z-order of
- * (start, end) (Morton 1966), so lifetimes below a node are similar, and nodes without a better
- * buffer that fits are skipped. Effort is counted, not timed: all machines get one result.
+ * begin in a range, those that are not placed are scanned; else a tree finds the buffer. Its leaves
+ * are in Z-order of (start, end) (Morton 1966), so lifetimes below a node are similar, and nodes
+ * without a better buffer that fits are skipped. Effort is counted, not timed: all machines get one
+ * result.
  *
  * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
  * live ranges. */
@@ -37,30 +38,39 @@ static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t heigh
 /* Updates tree node i from its children. Returns 0 if that did not change it. */
 static int gckpti_update_branch(gckpti_skyline *s, size_t i)
 {
-    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
-    gckpti_branch *to = &s->tree[i];
-    to->start = a->start > b->start ? a->start : b->start;
-    to->end = a->end < b->end ? a->end : b->end;
-    to->priority = a->priority < b->priority ? a->priority : b->priority;
+    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1;
+    const gckpti_branch now = { a->start > b->start ? a->start : b->start,
+                                a->end < b->end ? a->end : b->end,
+                                a->priority < b->priority ? a->priority : b->priority };
+    const int changed = memcmp(&s->tree[i], &now, sizeof now) != 0;
+    s->tree[i] = now;
     s->visited++;
-    return to->start != before.start || to->end != before.end || to->priority != before.priority;
+    return changed;
+}
+
+/* Returns the first placement from k on that has no offset yet, or n; shortens the path there. */
+static int gckpti_next_unplaced(gckpti_skyline *s, int k)
+{
+    while (s->next[k] != k)
+        k = s->next[k] = s->next[s->next[k]];
+    return k;
 }
 
 /* Removes from the tree the buffer of the first priority among those that live within begin..end.
  * Returns NULL if no buffer does. Scans the buffers if few begin there. */
 static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
+    size_t stack[8 * sizeof(size_t)], count = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
+    gckpti_placement *found = NULL, *c = s->placements;
     const int first = s->first[begin], last = s->first[end + 1];
     const int scans = last - first <= GCKPTI_LINEAR_SCAN;
-    for (int k = first; k < last && scans; k++) {
-        const gckpti_branch *b = &s->tree[s->n + (size_t)s->begins[k]];
-        if (b->end <= end && b->priority < priority) {
-            found = s->n + (size_t)s->begins[k];
-            priority = b->priority;
+    int k = first;
+    for (; scans && (k = gckpti_next_unplaced(s, k)) < last; k++)
+        if (c[k].end <= end && c[k].priority < priority) {
+            found = &c[k];
+            priority = found->priority;
         }
-    }
     s->visited += scans ? (size_t)(last - first) : 0;
     stack[count] = 1;
     count += !scans;
@@ -75,17 +85,18 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
         } else {
-            found = i;
+            found = &c[s->leaf[i - s->n]];
             priority = b->priority;
         }
     }
     if (!found)
         return NULL;
     const gckpti_branch none = { -1, INT32_MAX, UINT32_MAX };
-    s->tree[found] = none;
-    for (size_t i = found / 2; i > 0 && gckpti_update_branch(s, i);)
+    s->tree[found->leaf] = none;
+    s->next[found - c] = (int)(found - c) + 1;
+    for (size_t i = found->leaf / 2; i > 0 && gckpti_update_branch(s, i);)
         i /= 2;
-    return &s->placements[found - s->n];
+    return found;
 }
 
 /* Goes downhill from the level at `begin` to one lower than both neighbours, joining levels of the
@@ -115,10 +126,12 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     size_t arena = 0, above;
     int begin = 0;
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->placements[i].buffer->start, s->placements[i].buffer->end,
-                            s->placements[i].priority };
-        s->tree[s->n + i] = b;
+        gckpti_placement *c = &s->placements[i];
+        const gckpti_branch b = { c->buffer->start, c->end, c->priority };
+        s->tree[c->leaf] = b;
+        s->next[i] = (int)i;
     }
+    s->next[s->n] = (int)s->n;
     for (size_t i = s->n; i-- > 1;)
         gckpti_update_branch(s, i);
     gckpti_set_level(s, 0, (int)s->length - 1, 0);
@@ -193,7 +206,8 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     s->placements = (gckpti_placement *)gckpti_scratch_alloc(scratch, n, sizeof *s->placements);
     s->keys = (gckpti_keyed *)gckpti_scratch_alloc(scratch, 2 * n, sizeof *s->keys);
     s->first = (int *)gckpti_scratch_alloc(scratch, s->length + 2, sizeof *s->first);
-    s->begins = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
+    s->leaf = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->leaf);
+    s->next = (int *)gckpti_scratch_alloc(scratch, n + 1, sizeof *s->next);
     size_t *live = (size_t *)gckpti_scratch_alloc(scratch, s->length + 1, sizeof *live);
     if (*scratch->failed)
         return 0;
@@ -220,10 +234,12 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) {
-        s->placements[i].buffer = &buffers[s->keys[i].value];
-        s->begins[s->first[s->placements[i].buffer->start + 1]++] = (int)i;
-        s->keys[i].value = (int)i;
-        s->keys[i].key = s->length - (size_t)s->placements[i].buffer->end;
+        gckpt_buffer *b = &buffers[s->keys[i].value];
+        const int k = s->first[b->start + 1]++;
+        const gckpti_placement c = { b, 0, s->n + i, b->end, 0 };
+        s->placements[k] = c;
+        s->leaf[i] = s->keys[i].value = k;
+        s->keys[i].key = s->length - (size_t)b->end;
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     return 1;

@@ -162,11 +162,6 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
-{
-    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
-}
-
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 {
     uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, mib = n >> 20, rest = n & 0xfffff;

@@ -284,7 +284,10 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
 /* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
+static inline uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
 
 /* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
@@ -399,7 +402,7 @@ typedef struct {
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
     size_t *operands; /* indices of buffers */
-    size_t operand_count;
+    size_t operand_count, operand_capacity;
     int *value, *saved, *gradient; /* buffer by position (gradient: by gradient), or -1 */
     int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];

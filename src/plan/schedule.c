@@ -65,6 +65,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         if (!needed)
             continue;
         s->entry[--kept] = i;
+        s->value_end[kept] = s->saved_end[kept] = -1;
         s->copied_parts[kept] = 0;
         if (p->can_copy)
             live += gckpti_scan_copies(p, s, i, kept);

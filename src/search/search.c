@@ -14,7 +14,8 @@
  *   initial  Else schedules built once without a limit compete: store-all, segments, memory-poor,
  *            and those of a dynamic programme over a chain of stages (search/chain). The local
  *            search improves the best that fits, a few that do not, and the schedule of the next
- *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels.
+ *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels. In a large graph
+ *            a level takes the schedule of the next larger level as it is, if that fits.
  * gckpti_find_best takes the candidate of least cost: of levels from the one above the budget down
  * until the next is proven to cost no less, and of the initials. It ignores a
  * level's schedule that would also fit the next lower level, because smaller budgets never search
@@ -137,9 +138,10 @@ static void gckpti_find_initials(gckpti_search *s)
         gckpti_add_built(s);
     }
     gckpti_sort_initials(s);
-    if (p->nodes <= GCKPTI_SMALL_N)
+    if (p->nodes <= GCKPTI_SMALL_N) {
         gckpti_reduce_initials(s);
-    gckpti_sort_initials(s);
+        gckpti_sort_initials(s);
+    }
     s->starts = s->initials;
     if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
         gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
@@ -170,14 +172,14 @@ static void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
-/* Improves the schedule of a candidate, or the current one if `from` is NULL, for a level's limit,
- * unless its peak is far above, and stores it in the level if it is better. */
+/* Improves the schedule of a candidate for a level's limit, unless its peak is far above, and
+ * stores it in the level if it is better. */
 static void gckpti_improve(gckpti_search *s, gckpti_candidate *level, const gckpti_candidate *from)
 {
-    if (from && !gckpti_candidate_load(s, from))
+    if (from->peak / 5 * 4 > level->limit || !gckpti_candidate_load(s, from))
         return;
     s->started = s->effort;
-    if (s->now.peak / 5 * 4 <= level->limit && gckpti_search_locally(s, level->limit))
+    if (gckpti_search_locally(s, level->limit))
         gckpti_candidate_update(s, level);
 }
 
@@ -189,9 +191,14 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
     const int cut = gckpti_cut_within(&cuts->last, level->limit - point->base);
     if (cut < 0 || gckpti_is_proven(s, level))
         return;
-    gckpti_mark_cut(s->bound, cuts, cut, s->action);
-    gckpti_try_actions(s);
-    gckpti_improve(s, level, NULL);
+    if (s->cuts != cuts || s->cut_index != cut) { /* many levels have one cut */
+        s->cuts = cuts;
+        s->cut_index = cut;
+        gckpti_mark_cut(s->bound, cuts, cut, s->action);
+        gckpti_try_actions(s);
+        gckpti_candidate_store(s, &s->cut, &s->now);
+    }
+    gckpti_improve(s, level, &s->cut);
 }
 
 /* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
@@ -216,6 +223,11 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_find_initials(s);
     if (grouped)
         gckpti_solve_level(s, k - 1);
+    if (tries == 0 && s->level[k - 1].peak <= level->limit &&
+        gckpti_candidate_load(s, &s->level[k - 1])) {
+        gckpti_candidate_update(s, level); /* the initials of level k - 1 would not improve it */
+        return;
+    }
     s->effort = 0;
     for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
@@ -291,6 +303,17 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
     }
 }
 
+/* Copies where a candidate was placed to another one of the same schedule. */
+static void gckpti_copy_placement(const gckpti_candidate *from, gckpti_candidate *to)
+{
+    if (from->arena == 0 || to->arena > 0 || to->length != from->length ||
+        memcmp(to->entry, from->entry, (size_t)to->length * sizeof *to->entry) != 0)
+        return;
+    to->arena = from->arena;
+    to->enough = from->enough;
+    to->time = from->time;
+}
+
 /* Returns the least budget that considers level k: the limit of the next lower level, rounded. */
 static size_t gckpti_min_budget(const gckpti_search *s, int k)
 {
@@ -319,6 +342,8 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most, uint64_t 
         k++;
     for (k = k > 0 ? k - 1 : 0; k < s->levels && gckpti_may_improve(s, k, limit); k++) {
         gckpti_solve_level(s, k);
+        if (k > 0)
+            gckpti_copy_placement(&s->level[k - 1], &s->level[k]);
         gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
     }
     if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */

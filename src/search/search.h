@@ -162,6 +162,9 @@ typedef struct {
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials, starts; /* starts: number of initials that levels improve, the first */
     unsigned char *action;        /* by node: GCKPTI_CUT_.. */
+    const gckpti_cut_table *cuts; /* the last cut that a level was solved from: its table, .. */
+    int cut_index;                /* .. its index there .. */
+    gckpti_candidate cut;         /* .. and its schedule */
     int64_t effort;               /* entries evaluated for the current level */
     int64_t started;              /* effort when the current attempt began */
     int incomplete;               /* a closure was truncated, or the search ended early */
