@@ -1,13 +1,12 @@
 template <class F> void each_stream(Device *d, F f)
 {
     f(&d->main), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
-    f(&d->overlap.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->fork_event);
-    for (Queue *s : { &d->offload, &d->graph, &d->comm, &d->overlap })
+    for (Queue *s : { &d->offload, &d->graph, &d->comm })
         for (cudaEvent_t &e : s->done)
             f(&e);
     for (Slot &s : d->slots)

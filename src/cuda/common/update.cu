@@ -64,12 +64,9 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     int64_t words = 0, elements = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* the product need not wait for this queue */
-        deferred[d->number].product = NULL, d->overlap.pending = 0;
+        deferred[d->number].product = NULL;
         product(d);
-        d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* kernels of this queue may read memory that is written next */
     for (int i = 0; i < f->n; i++)
         words = f->at[i].n > words ? f->at[i].n : words;
     for (int i = 0; i < p->n; i++)

@@ -55,8 +55,7 @@ struct Device {
     int number, ready;
     cudaStream_t main, stream; /* stream: the current one, main or comm.stream */
     Queue offload, graph, comm; /* offloads; offloads in captures; communication */
-    Queue overlap;                /* products that overlap with later kernels */
-    cudaEvent_t fork_event;       /* start of an overlapped launch */
+    cudaEvent_t fork_event;     /* start of a launch in a queue */
     int busy;                   /* nonzero: kernels were launched since the last synchronisation */
     long blocks;                /* allocated blocks, of device and of pinned memory */
     char problem[TEXT];         /* the first error of the executors that have these blocks */
