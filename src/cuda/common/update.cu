@@ -21,9 +21,9 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[i] = f.word;
 }
 
-/* A block of threads runs a pass on GCKPT_UPDATE_BLOCK elements, a warp on an eighth of them, then on
- * others. So values and state cross memory once. After each block its first warp adds up squares in
- * the 32 lanes of the manual's 5d; it reads the gradient from caches. */
+/* A block runs a pass on GCKPT_UPDATE_BLOCK elements, each of its 8 warps on a part, then on others.
+ * So values and state cross memory once. Then its first warp adds up squares in the 32 lanes of the
+ * manual's 5d; it reads the gradient from caches. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     const gckpt_update_pass &p = all.at[blockIdx.y];
