@@ -21,7 +21,7 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[i] = f.word;
 }
 
-/* A block runs a pass on GCKPT_UPDATE_BLOCK elements, each of its 8 warps on a part, then on others.
+/* A block runs a pass on GCKPT_UPDATE_BLOCK elements, each of its 8 warps on a part, then on more.
  * So values and state cross memory once. Then its first warp adds up squares in the 32 lanes of the
  * manual's 5d; it reads the gradient from caches. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
