@@ -21,7 +21,7 @@
 #undef GCKPTI_ISA_NOINLINE
 #undef GCKPTI_DOUBLES
 #if GCKPTI_ISA < 0
-#if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/exact/warp.cu) */
+#if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/common/warp.cu) */
 #define W             32
 #define V(name)       gckpti_##name##_warp
 #define GCKPTI_KERNEL GCKPTI_INLINE

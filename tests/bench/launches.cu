@@ -12,9 +12,7 @@
  *     flops / the rate of the measured product whose shape is nearest; in attention, that of its backward
  * These rates are rows of docs/benchmarks.md (gpu), with 16,384 tokens. The sum has no time between launches, and kernels
  * that do not reach a copy's rate take longer, so that a step on the device takes longer than the sum. The time of an op
- * that is fused into a product is the time of its bytes, and does not overlap. Launches on a second stream, until the
- * first stream waits for them, add the time by which they exceed the first stream: the maximum of their time, the time of
- * the first stream, all flops and all bytes of both streams at the rates above, minus the time of the first stream. */
+ * that is fused into a product is the time of its bytes, and does not overlap. */
 #include "cuda_shim.h"
 #include <any>
 #include <string>
@@ -24,15 +22,12 @@ namespace tally
 struct Launch {
     const char *name;
     dim3 grid, block;
-    cudaStream_t stream;
-    bool waits;               /* true if its stream has waited for another stream since the launch before */
     std::any arguments;       /* a tuple of the kernel's parameters */
     /* element: bytes of one element of all arrays together; elements: the largest count among the parameters */
     double element, elements;
 };
 static std::vector<Launch> launches;
 static char *next_address = (char *)((uintptr_t)1 << 44);
-static std::map<cudaStream_t, bool> waited;
 
 template <class T, class = void> struct Width {
     static double of(const T &) { return 0; }
@@ -47,10 +42,10 @@ inline double count_in(int64_t n) { return (double)n; }
 template <class T> double count_in(const T &) { return 1; }
 
 template <class... P, class... A>
-cudaError_t launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cudaStream_t stream, const A &...a)
+cudaError_t launch(const char *name, void (*)(P...), dim3 grid, dim3 block, size_t, cudaStream_t, const A &...a)
 {
     std::tuple<std::decay_t<P>...> all(static_cast<std::decay_t<P>>(a)...);
-    Launch l = { name, grid, block, stream, std::exchange(waited[stream], false), all, 0, 1 };
+    Launch l = { name, grid, block, all, 0, 1 };
     std::apply([&](const auto &...x) {
         ((l.element += Width<std::decay_t<decltype(x)>>::of(x)), ...);
         ((l.elements = std::max(l.elements, count_in(x))), ...);
@@ -73,7 +68,6 @@ template <class V> cudaError_t take(V **p, size_t bytes)
 }
 inline cudaError_t give(void *) { return cudaSuccess; }
 static int64_t tokens;           /* number of tokens of a step, which its loss counts */
-inline cudaError_t wait(cudaStream_t stream) { return waited[stream] = true, cudaSuccess; }
 inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 {
     if (kind == cudaMemcpyDeviceToHost)
@@ -88,7 +82,7 @@ inline cudaError_t copy(void *to, size_t bytes, cudaMemcpyKind kind)
 #define cudaFree                                tally::give /* also used as a template argument */
 #define cudaMemcpyAsync(to, from, n, kind, s)   tally::copy(to, n, kind)
 #define cudaMemsetAsync(to, value, n, s)        cudaSuccess
-#define cudaStreamWaitEvent(s, e, flags)        tally::wait(s)
+#define cudaStreamWaitEvent(s, e, flags)        cudaSuccess
 #undef LAUNCH
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                           \
     tally::launch(name_of<(kernel)>(), (kernel), grid, block, shared, stream, __VA_ARGS__)
@@ -252,23 +246,11 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
         exit(1);
     }
     Table t;
-    Row *beside = NULL;       /* the latest launch on the second stream, until the first stream waits for it */
-    double own = 0, main = 0; /* own: time of those launches; main: time of the first stream meanwhile */
-    double flops = 0, bytes = 0;
     for (const tally::Launch &l : tally::launches) {
         std::string name = short_name(l.name);
         Cost c = cost_of(l, name);
         Row &r = t[name];
-        if (beside && l.waits) { /* the first stream waits, so the launch on the second stream has ended */
-            beside->seconds += std::max({ own, main, flops, bytes }) - main;
-            beside = NULL;
-        }
-        r.count++, r.bytes += c.bytes, r.flops += c.flops;
-        if (l.stream != devices[0].main)
-            beside = &r, own = seconds_of(c), main = flops = bytes = 0;
-        else
-            r.seconds += seconds_of(c), main += seconds_of(c);
-        flops += c.flops / c.rate, bytes += c.bytes / COPY + c.more;
+        r.count++, r.bytes += c.bytes, r.flops += c.flops, r.seconds += seconds_of(c);
     }
     bench_free(&b);
     return t;

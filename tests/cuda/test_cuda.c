@@ -393,7 +393,7 @@ static void test_survived(void)
     }
 }
 
-/* gckpt_cuda_memory returns the bytes that can be allocated, without those for copies, which the first block takes. */
+/* gckpt_cuda_memory returns the bytes that can be allocated. The first block also pins memory for copies. */
 static void test_memory(void)
 {
     const unsigned long all = cuda_shim.device_bytes;

@@ -76,7 +76,7 @@ trap 'rm -f "$generated" "$violations"' EXIT
         next
     }
     file == "gradckpt_cuda.cu" { cuda = cuda "\n" $0; next }
-    /^#include "/ && file != "api.h" && $2 != "\"num/isa_end.h\"" && (file !~ /^(begin\.cuh|exact\/warp\.cu)$/ || $2 != "\"gradckpt.h\"") && $2 !~ /\.c"$/ { # kernels/all.c includes .c files
+    /^#include "/ && file != "api.h" && $2 != "\"num/isa_end.h\"" && (file !~ /^(begin\.cuh|common\/warp\.cu)$/ || $2 != "\"gradckpt.h\"") && $2 !~ /\.c"$/ { # kernels/all.c includes .c files
         split($2, at, "[\"/]")
         to = (at[2] "/" at[3]) in layer_of ? layer_of[at[2] "/" at[3]] : at[2]
         if (to != part && at[3] != at[2] ".h" && at[3] !~ /^(isa|plain_begin|plain_end|loops|rows|cpu|kernels)\.h$/ && $2 != "\"base/test_hooks.h\"" && $2 != "\"api.h\"")

@@ -1,4 +1,4 @@
-/* Runs F under the device's lock. PENDING: F may fuse its op with, or overlap, pending launches. */
+/* Runs F under the device's lock. PENDING: F may fuse its op with pending launches. */
 template <auto F, bool PENDING, auto... MORE> void locked(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), PENDING);

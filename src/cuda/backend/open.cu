@@ -1,17 +1,16 @@
 template <class F> void each_stream(Device *d, F f)
 {
-    f(&d->main), f(&d->feeds), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
-    f(&d->overlap.stream);
+    f(&d->main), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->fork_event);
-    for (Queue *s : { &d->offload, &d->graph, &d->comm, &d->overlap })
+    for (Queue *s : { &d->offload, &d->graph, &d->comm })
         for (cudaEvent_t &e : s->done)
             f(&e);
     for (Slot &s : d->slots)
-        f(&s.arrived), f(&s.taken);
+        f(&s.copied);
 }
 
 void device_close(Device *d)
@@ -24,7 +23,6 @@ void device_close(Device *d)
             cudaEventDestroy(*e);
     });
     cudaFreeHost(d->pinned);
-    cudaFree(d->staged);
     cudaFree(d->params);
     each_stream(d, [](cudaStream_t *s) {
         if (*s)
@@ -133,7 +131,5 @@ extern "C" const char *gckpt_cuda_memory(int device, size_t *left, size_t *total
         return error;
     DeviceLock d(b->context);
     check(d, cudaMemGetInfo(left, total), "cudaMemGetInfo");
-    const size_t slots = d->staged ? 0 : (size_t)SLOTS * SLOT_BYTES;
-    *left -= *left < slots ? *left : slots;
     return d->problem[0] ? d->problem : NULL;
 }

@@ -21,71 +21,28 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[i] = f.word;
 }
 
-/* An element's gradient, value and moments. */
-struct UpdateElement {
-    float g, w, m, v;
-};
-
-__device__ int update_moments(const gckpt_update_pass &p)
-{
-    return !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
-}
-
-__device__ UpdateElement update_read(const gckpt_update_pass &p, int64_t i)
-{
-    const int moments = update_moments(p);
-    return { p.gradient[i], p.update ? p.values[i] : 0.0f, moments > 0 ? p.state[0][i] : 0.0f,
-             moments > 1 ? p.state[1][i] : 0.0f };
-}
-
-/* Runs pass p on element i, which is x. Returns the divided gradient. */
-__device__ float update_at(const gckpt_update_pass &p, int64_t i, UpdateElement x)
-{
-    const int moments = update_moments(p);
-    const float g = p.count > 0 ? x.g / p.count : x.g;
-    if (p.count > 0 && p.write_back)
-        p.gradient[i] = g;
-    if (moments == 2)
-        gckpti_step_adamw(&p.rates, g, &x.w, &x.m, &x.v);
-    else if (moments == 1)
-        gckpti_step_momentum(&p.rates, p.momentum, g, &x.w, &x.m);
-    else
-        gckpti_step_sgd(&p.rates, g, &x.w);
-    if (p.update)
-        p.values[i] = x.w;
-    if (moments > 0)
-        p.state[0][i] = x.m;
-    if (moments > 1)
-        p.state[1][i] = x.v;
-    return g;
-}
-
-/* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, then on others. So gradient, values and
- * state cross memory once. Then its first warp adds up squares in the 32 lanes of the manual's 5d;
- * it reads the divided gradients from shared memory, while other blocks use device memory. */
+/* A block runs a pass on GCKPT_UPDATE_BLOCK elements, each of its 8 warps on a part, then on more.
+ * So values and state cross memory once. Then its first warp adds up squares in the 32 lanes of the
+ * manual's 5d; it reads the gradient from caches. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
-    enum { AHEAD = 4 }; /* elements that a thread loads at a time */
-    SHARED(float, divided, [GCKPT_UPDATE_BLOCK]);
     const gckpt_update_pass &p = all.at[blockIdx.y];
     const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    const int64_t part = GCKPT_UPDATE_BLOCK / 8, first = threadIdx.x / 32 * part;
+    const float count = p.count > 0 && !p.write_back ? p.count : 1.0f;
     for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
         const int64_t at = block * GCKPT_UPDATE_BLOCK;
-        const int n = (int)gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
-        for (int i = (int)threadIdx.x, step = (int)blockDim.x; i < n; i += AHEAD * step) {
-            UpdateElement x[AHEAD];
-            UNROLLED(k, AHEAD) x[k] = update_read(p, at + min(i + k * step, n - 1));
-            UNROLLED(k, AHEAD) if (i + k * step < n) divided[i + k * step] =
-                update_at(p, at + i + k * step, x[k]);
-        }
+        const int64_t n = gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
+        const float *g = p.gradient + at;
+        gckpti_update_block_warp(&p, NULL, at + first, gckpti_min(n - first, part), p.update);
         __syncthreads();
-        if (p.squares && threadIdx.x < 32) {
-            const float sum = lanes_sum<16>(
-                n, [&](float all, int64_t i) { return gckpti_fma(divided[i], divided[i], all); });
-            if (threadIdx.x == 0)
-                p.squares[block] = sum;
-        }
-        __syncthreads();
+        if (!p.squares || threadIdx.x >= 32)
+            continue;
+        const float sum = lanes_sum<16>(n, [&](float lane, int64_t i) {
+            const float divided = g[i] / count;
+            return gckpti_fma(divided, divided, lane);
+        });
+        gckpti_store_n_warp(p.squares + block, sum, 1);
     }
 }
 
@@ -107,12 +64,9 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     int64_t words = 0, elements = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* the product need not wait for this queue */
-        deferred[d->number].product = NULL, d->overlap.pending = 0;
+        deferred[d->number].product = NULL;
         product(d);
-        d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* kernels of this queue may read memory that is written next */
     for (int i = 0; i < f->n; i++)
         words = f->at[i].n > words ? f->at[i].n : words;
     for (int i = 0; i < p->n; i++)

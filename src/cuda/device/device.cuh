@@ -18,7 +18,7 @@ enum {
     LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
     SHARES = 256, /* more than the multiprocessors of a device with sm_90a */
-    SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
+    SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     CAPTURES = 4096 /* most captures of a device */
 };
@@ -36,11 +36,10 @@ struct Capture {
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
-/* A block of pinned host memory and one of device memory, through which input is copied: to the
- * device on the stream `feeds` while kernels run, then to its destination on the main stream. */
+/* A block of pinned host memory, from which input is copied to the device. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* copied to the device block; copied to its destination */
-    int used;                   /* used since the last wait_all */
+    cudaEvent_t copied;
+    int used; /* used since the last wait_all */
 };
 
 /* A stream that overlaps the main one. Its launches wait for all earlier launches of both. */
@@ -54,11 +53,9 @@ struct Queue {
 /* A device. Calls of all threads and executors are serialised by locks[number] into one stream. */
 struct Device {
     int number, ready;
-    cudaStream_t main, feeds; /* computation; copies to the device */
-    cudaStream_t stream;      /* current stream: main or comm.stream */
+    cudaStream_t main, stream; /* stream: the current one, main or comm.stream */
     Queue offload, graph, comm; /* offloads; offloads in captures; communication */
-    Queue overlap;                /* products that overlap with later kernels */
-    cudaEvent_t fork_event;       /* start of an overlapped launch */
+    cudaEvent_t fork_event;     /* start of a launch in a queue */
     int busy;                   /* nonzero: kernels were launched since the last synchronisation */
     long blocks;                /* allocated blocks, of device and of pinned memory */
     char problem[TEXT];         /* the first error of the executors that have these blocks */
@@ -67,7 +64,7 @@ struct Device {
     unsigned *shares;               /* [SHARES] of WgmmaProduct, after params */
     decltype(&cuTensorMapEncodeTiled) encode;
     Slot slots[SLOTS];
-    char *pinned, *staged;      /* memory of the slots; NULL before the first block */
+    char *pinned;               /* memory of the slots; NULL before the first block */
     /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
      * has a separate capture. capture is the one in progress, or NULL. */
     std::map<std::tuple<const void *, int64_t, bool>, Capture> captures;

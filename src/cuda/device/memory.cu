@@ -7,8 +7,6 @@ cudaError_t take_block(Device *d, size_t bytes, void **block)
     cudaError_t error = cudaSuccess;
     if (!d->pinned)
         error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
-    if (error == cudaSuccess && !d->staged)
-        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
     return error != cudaSuccess ? error : cudaMalloc(block, bytes ? bytes : 1);
 }
 
@@ -102,21 +100,15 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     for (size_t at = 0, n; at < bytes && !d->problem[0] && !reject_capture(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
-        char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
         d->slot = (d->slot + 1) % SLOTS;
         n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
-        if (s->used) {
-            check(d, cudaEventSynchronize(s->arrived), "copy in");
-            check(d, cudaStreamWaitEvent(d->feeds, s->taken, 0), "copy in");
-        }
+        if (s->used)
+            check(d, cudaEventSynchronize(s->copied), "copy in");
         s->used = d->busy = 1;
         memcpy(pinned, (const char *)host + at, n);
-        check(d, cudaMemcpyAsync(staged, pinned, n, cudaMemcpyHostToDevice, d->feeds), "copy in");
-        check(d, cudaEventRecord(s->arrived, d->feeds), "copy in");
-        check(d, cudaStreamWaitEvent(d->stream, s->arrived, 0), "copy in");
-        check(d, cudaMemcpyAsync((char *)to + at, staged, n, cudaMemcpyDeviceToDevice, d->stream),
+        check(d, cudaMemcpyAsync((char *)to + at, pinned, n, cudaMemcpyHostToDevice, d->stream),
               "copy in");
-        check(d, cudaEventRecord(s->taken, d->stream), "copy in");
+        check(d, cudaEventRecord(s->copied, d->stream), "copy in");
     }
 }
 

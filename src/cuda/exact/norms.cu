@@ -1,3 +1,11 @@
+template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
+{
+    GCKPTI_IF_ACTIVATIONS(
+        if (LOG) return rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(
+            call, backward));
+    rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
+}
+
 /* What the forward saves for a row: c, close to the mean; the mean of x - c; 1 / deviation. In an
  * rmsnorm c and mean are 0, and only rstd is saved. */
 struct Normed {

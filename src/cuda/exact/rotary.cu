@@ -1,17 +1,3 @@
-/* Copies the positions of x into the cache, in each row; a windowed cache is a ring. */
-__device__ void cache_at(int64_t i, const gckpt_arg &x, float *out, uint16_t *narrow, int64_t n,
-                         int64_t c, int64_t each, const StepParams *params)
-{
-    gckpti_put_element(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
-}
-
-void cache_by(const gckpt_call *call, bool)
-{
-    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    for_each<cache_at>(call, all, call->in[0], call->out, call->out_bf16, n, c,
-                       call->shape.d[1] * c, params_of(call));
-}
-
 /* Angles of `count` pairs of columns, in 2^-64 turns for each position. */
 struct Angles {
     enum { MOST = 256 };

@@ -42,17 +42,29 @@ void pad_by(const gckpt_call *call, bool backward)
 }
 #endif
 
-/* The latest n rows of a cache that holds `held`, some of them new; 0 before position 0. */
-struct Latest {
-    Values x;
+/* Copies n rows between a cache of `held` rows of c elements, where position p is row p % held, and
+ * a tensor of the positions from the current one plus `first` on; positions below 0 are 0. */
+struct Ring {
+    gckpt_arg x;
     Results y;
-    int64_t n, held, c, added;
+    int64_t n, held, c, first;
+    bool writes; /* y is the cache, else x is */
 };
-__device__ void latest_at(int64_t i, const Latest &s, const StepParams *params)
+__device__ void ring_at(int64_t i, const Ring &s, const StepParams *params)
 {
-    const int64_t row = i / s.c, at = params->position + s.added - s.n + row % s.n;
-    const int64_t from = (row / s.n * s.held + at % s.held) * s.c + i % s.c;
-    put_at(s.y, i, at >= 0 ? value_at(s.x, from) : 0.0f);
+    const int64_t row = i / s.c, position = params->position + s.first + row % s.n;
+    const int64_t cached = (row / s.n * s.held + position % s.held) * s.c + i % s.c;
+    if (position < 0)
+        put_at(s.y, i, 0.0f);
+    else
+        gckpti_put_element(&s.x, s.writes ? i : cached, s.y.f32, s.y.bf16, s.writes ? cached : i);
+}
+
+void cache_by(const gckpt_call *call, bool)
+{
+    const int64_t *x = call->in[0].shape.d, *y = call->shape.d;
+    const Ring s = { call->in[0], out_of(call), x[1], y[1], y[2], 0, true };
+    for_each<ring_at>(call, x[0] * x[1] * x[2], s, params_of(call));
 }
 
 /* The gradient of a slice: that of the result in n of each `whole` elements, from `begin` on, and 0
@@ -73,9 +85,9 @@ void slice_by(const gckpt_call *call, bool backward)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     const gckpt_arg &in = call->in[0];
     const int64_t *x = in.shape.d, *y = call->shape.d;
-    const Latest s = { value_of(call->in[0]), out_of(call), y[1], x[1], y[2], p->relative };
+    const Ring latest = { in, out_of(call), y[1], x[1], y[2], p->relative - y[1], false };
     if (p->relative && p->axis)
-        return for_each<latest_at>(call, y[0] * y[1] * y[2], s, params_of(call));
+        return for_each<ring_at>(call, y[0] * y[1] * y[2], latest, params_of(call));
     if (!backward || in.accumulate || !wanted(in))
         return run_moves(call, backward, 1, gckpti_slice_move);
     const gckpti_axis_split axes = gckpti_split_at(&in.shape, p->axis);

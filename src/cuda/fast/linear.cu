@@ -109,8 +109,6 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw is launched so that it overlaps with the bias's sums and dx, which also read g, if dw has so
- * few tiles that many processors would be idle at its end, and wgmma does not share them. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -119,18 +117,13 @@ void linear_backward(const gckpt_call *original)
     int transposed = *(const int *)call->attributes;
     Workspace workspace = { (char *)call->workspace, 0 };
     const Matrix<uint16_t> g = matrix(operand(call, workspace, grad_out_of(call), s.m * s.n), s.n);
-    const uint16_t *overlap_x = NULL;
     if (wanted(in[1])) {
         const Matrix<uint16_t> x =
             matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
         const MmaProduct dw =
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
-        const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
-        if (other && !takes_wgmma(call, dw) && tiles_per_sm(call, dw, 64) < 8)
-            overlap_x = x.x, mma_overlap(call, dw);
-        else
-            mma_product(call, dw, 0, 0);
+        mma_product(call, dw, 0, 0);
     }
     Workspace sums = workspace; /* w reuses this memory after the sums */
     if (call->inputs == 3 && wanted(in[2]))
@@ -140,10 +133,8 @@ void linear_backward(const gckpt_call *original)
         mma_defer(call,
                  mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
                         in[0].accumulate, grad_of(in[0])),
-                 1, !transposed, overlap_x);
+                 1, !transposed);
     }
-    if (overlap_x)
-        queue_end(device_of(call), &device_of(call)->overlap);
 }
 
 gckpt_result linear_workspace(gckpt_call *call)

@@ -181,33 +181,19 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t *overlap_x; /* as large as c: x of an overlapped product that may run; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
-void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
-              const uint16_t *overlap_x = NULL)
+void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
 {
     Device *d = device_of(call);
     launch_pending(d);
-    deferred_mma[d->number] = { p, a_along, b_along, overlap_x };
+    deferred_mma[d->number] = { p, a_along, b_along };
     deferred[d->number].product = [](Device *of) {
         const DeferredMma &l = deferred_mma[of->number];
         gckpt_call bare = {};
         bare.backend = of;
         mma_product(&bare, l.p, l.a_along, l.b_along);
     };
-}
-
-/* Launches a product that overlaps the calls until queue_end and a product deferred by then. */
-void mma_overlap(const gckpt_call *call, const MmaProduct &p)
-{
-    Device *d = device_of(call);
-    launch_pending(d);
-    if (!queue_begin(d, &d->overlap))
-        return;
-    d->stream = d->overlap.stream;
-    mma_product(call, p, 0, 0);
-    d->stream = d->main;
 }
 
 bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
@@ -228,8 +214,7 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
         bytes != 2 * gckpti_elements(&call->shape) || (op > GELU && !other.bf16) ||
         alias(other.bf16, bytes, of.bf16, bytes) || alias(out.bf16, bytes, p.a.x, 2 * m * k) ||
         alias(out.bf16, bytes, p.b.x, 2 * k * n) || alias(out.bf16, bytes, p.bias.f32, 4 * n) ||
-        alias(out.bf16, bytes, p.bias.bf16, 2 * n) ||
-        alias(out.bf16, bytes, deferred_mma[d->number].overlap_x, bytes))
+        alias(out.bf16, bytes, p.bias.bf16, 2 * n))
         return false;
     for (const uint16_t *x : { of.bf16, other.bf16 })
         if (x != out.bf16 && alias(out.bf16, bytes, x, bytes))

@@ -69,11 +69,3 @@ void rows_by(const gckpt_call *call, bool backward, const O &attributes = {})
     else if (call->in[0].grad)
         run_each<row_kernel<BACKWARD, O>>(call, 32 * rows, *call, attributes, rows);
 }
-
-template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
-{
-    GCKPTI_IF_ACTIVATIONS(
-        if (LOG) return rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(
-            call, backward));
-    rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
-}
