@@ -1,4 +1,4 @@
-GCKPTI_COLD_END /* begun in run/modules.h */
+GCKPTI_COLD_END /* begun in run/layout.c */
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,6 @@
 #include "graph/graph.h"
 #include "run/internal.h"
 
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_CACHES
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
@@ -147,4 +146,3 @@ GCKPTI_MODULE(cache)
     return GCKPT_OK;
 }
 #endif
-GCKPTI_COLD_END

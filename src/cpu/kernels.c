@@ -25,8 +25,6 @@
 #endif
 #endif
 
-GCKPTI_COLD_BEGIN
-
 /* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. The
  * product, with w transposed, is larger than a tile in rows and columns. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
@@ -85,6 +83,4 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;
 }
-
-GCKPTI_COLD_END
 #endif

@@ -1,6 +1,5 @@
 #include "run/internal.h"
 
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_DEVICES
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
 {
@@ -95,4 +94,3 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
     return GCKPT_OK;
 }
 #endif
-GCKPTI_COLD_END

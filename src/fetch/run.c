@@ -1,7 +1,6 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_FETCH
 static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *fetch)
 {
@@ -158,4 +157,3 @@ GCKPTI_MODULE(fetch)
     return GCKPT_OK;
 }
 #endif
-GCKPTI_COLD_END

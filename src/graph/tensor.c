@@ -1,8 +1,6 @@
 #include "graph/graph.h"
 #include "store/store.h"
 
-GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
-
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
     static const char *const others[] = { "", "input", "param", "constant", "reshape" };

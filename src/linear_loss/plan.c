@@ -4,8 +4,6 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_COLD_BEGIN
-
 /* ---- lowerings of losses: other ops of the same bits, which take fewer bytes or cost less ---- */
 /* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
  * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
@@ -83,6 +81,4 @@ GCKPTI_PASSES(linear_loss)
     }
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif

@@ -1,6 +1,5 @@
 #include "store/store.h"
 
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_NOTES
 static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
@@ -104,4 +103,3 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     return gckpti_ok(store);
 }
 #endif
-GCKPTI_COLD_END

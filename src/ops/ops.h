@@ -5,7 +5,7 @@
 #include "ops/products.h"
 #include "activations/activations.h"
 
-GCKPTI_COLD_END
+GCKPTI_COLD_END /* begun in store/names.c */
 
 /* =================================================================================================
  * >>ops: each op's shape rule, forward, backward, descriptor and builder

@@ -1,8 +1,9 @@
+#include "base/base.h"
+
+GCKPTI_COLD_BEGIN /* ends in plan/passes.h */
 #ifndef GCKPT_SMALL
 #include "plan/internal.h"
 #include "graph/graph.h"
-
-GCKPTI_COLD_BEGIN
 
 /* ---- builders: each writes the body of a schedule, p->entries ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
@@ -155,6 +156,4 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
         gckpti_keep_lowered(p);
     return result;
 }
-
-GCKPTI_COLD_END
 #endif

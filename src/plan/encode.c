@@ -4,8 +4,6 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_COLD_BEGIN
-
 /* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
@@ -293,6 +291,4 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     }
     return plan;
 }
-
-GCKPTI_COLD_END
 #endif

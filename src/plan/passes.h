@@ -1,5 +1,8 @@
 #pragma once
 #include "plan/internal.h"
+
+GCKPTI_COLD_END /* begun in plan/builders.c */
+
 #if !defined(GCKPT_SMALL) && GCKPTI_HAS_PASSES
 
 /* Calls the passes of the features of this build, in this order, until one returns an error. */

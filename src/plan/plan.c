@@ -79,8 +79,6 @@ GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p)
     return gckpti_measures_one(p->nodes[p->mixer].op, &shape, p->rows);
 }
 
-GCKPTI_COLD_BEGIN
-
 /* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
 GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
                                       const gckpt_shape *shape, const void *attributes,
@@ -176,5 +174,3 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 #define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) /* outside the arena */
     return plan ? GCKPTI_KINDS_OUTSIDE(GCKPTI_KIND_BYTES) plan->arena : 0;
 }
-
-GCKPTI_COLD_END

@@ -2,8 +2,6 @@
 #include "store/store.h"
 #include "num/num.h"
 
-GCKPTI_COLD_BEGIN
-
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);
@@ -128,6 +126,4 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
                             problem);
     return gckpti_add_external(store, name, &shape, storage, values, 0);
 }
-
-GCKPTI_COLD_END
 #endif

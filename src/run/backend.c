@@ -1,7 +1,5 @@
 #include "run/internal.h"
 
-GCKPTI_COLD_BEGIN
-
 GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 {
     const void *kernels;
@@ -36,5 +34,3 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->device.isa = (gckpt_isa)isa;
     return gckpti_use_backend(e);
 }
-
-GCKPTI_COLD_END

@@ -1,7 +1,7 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-GCKPTI_COLD_BEGIN
+GCKPTI_COLD_BEGIN /* ends with the header */
 
 /* Allocates the copy of the plan (a constant of the program is not copied) and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
@@ -129,5 +129,3 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     (void)gckpti_exec_layout(e);
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END

@@ -1,8 +1,6 @@
 #pragma once
 #include "run/internal.h"
 
-GCKPTI_COLD_BEGIN /* ends with the header */
-
 /* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {

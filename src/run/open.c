@@ -1,8 +1,6 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
-GCKPTI_COLD_BEGIN
-
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 {
     const size_t n = GCKPTI_RUNS_BUILT ? p->node_count : 0;
@@ -273,5 +271,3 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
-
-GCKPTI_COLD_END

@@ -2,8 +2,6 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-GCKPTI_COLD_BEGIN
-
 /* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -246,5 +244,3 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
     *count = exec->losses.terms[term].total.count;
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END

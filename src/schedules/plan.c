@@ -2,8 +2,6 @@
 #include "plan/internal.h"
 #include "graph/graph.h"
 
-GCKPTI_COLD_BEGIN
-
 static const char *const gckpti_kind_names[] = { GCKPT_KIND_NAMES };
 
 /* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
@@ -199,6 +197,4 @@ GCKPTI_PASSES(schedules)
            : stage == GCKPTI_PASS_SCHEDULE ? gckpti_check_reads(p, (const gckpti_schedule *)arg)
                                            : GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif

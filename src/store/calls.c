@@ -1,8 +1,6 @@
 #include "store/store.h"
 #include "num/num.h"
 
-GCKPTI_COLD_BEGIN
-
 /* Returns 1 if the pattern matches the whole name: '*' matches any characters, '?' one. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -209,5 +207,3 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     }
     return hash;
 }
-
-GCKPTI_COLD_END

@@ -1,6 +1,6 @@
 #include "store/store.h"
 
-GCKPTI_COLD_BEGIN
+GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
 
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
@@ -60,5 +60,3 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
         return "ends like the name of optimiser state";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
-
-GCKPTI_COLD_END

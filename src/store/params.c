@@ -1,8 +1,6 @@
 #include "store/store.h"
 #include "num/num.h"
 
-GCKPTI_COLD_BEGIN
-
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
     gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
@@ -134,5 +132,3 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
         q->uninitialised = 0;
     }
 }
-
-GCKPTI_COLD_END

@@ -3,8 +3,6 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_COLD_BEGIN
-
 /* Replaces the last op of a group by gckpti_op_fused; gives the others attributes for row tiles. */
 static void gckpti_put_fused(gckpti_fused_builder *r, gckpti_scratch *temp, const int *id, int n)
 {
@@ -167,6 +165,4 @@ GCKPTI_PASSES(tiles)
     }
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif

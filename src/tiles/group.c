@@ -3,8 +3,6 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_COLD_BEGIN
-
 /* ---- which ops may be in a group ---- */
 /* Returns whether input k of an op has rows, or is the same for all rows of the output. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
@@ -283,6 +281,4 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
     gckpti_fused_simulate(r);
     return gckpti_fused_add_buffers(r);
 }
-
-GCKPTI_COLD_END
 #endif

@@ -3,8 +3,6 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-GCKPTI_COLD_BEGIN
-
 /* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
  * Only the last op's result is read outside the group. When a step computes new rows, old rows that
  * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
@@ -42,5 +40,4 @@ GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_st
 GCKPTI_DATA const gckpt_op gckpti_op_fused = { "fused", NULL, NULL,  NULL,
                                                NULL,    NULL, { 0 }, GCKPTI_BUILTIN_OP,
                                                NULL,    NULL };
-GCKPTI_COLD_END
 #endif

@@ -1,6 +1,5 @@
 #include "run/internal.h"
 
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_TRAINING
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *options, gckpt_report *report)
@@ -96,4 +95,3 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     return gckpti_finish_step(exec, report);
 }
 #endif
-GCKPTI_COLD_END
