@@ -138,17 +138,17 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1191
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1205
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1246
- *     >>store     parameters and optimiser state, however they are stored                     1553
- *     >>graph     tensors, views, segments, gckpt_apply                                        580
+ *     >>store     parameters and optimiser state, however they are stored                     1539
+ *     >>graph     tensors, views, segments, gckpt_apply                                        578
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   7736
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1041
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1037
  *     >>tiles     fused groups, which run a tile of rows at a time                              86
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4671
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2243
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4686
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2271
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              840
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4489
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4477
  *     >>files     safetensors                                                                 1438
  *     >>export    plans as C constants, stores for them                                        436
  *     >>kernels   the loops of the fast kernels, for each instruction set                     2735
@@ -2581,7 +2581,8 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
     s->current = s->first;
 }
 
-GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
+/* Allocates n elements of `size` bytes with any contents. Returns NULL without memory. */
+static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
 {
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
     while (s->current && s->current->size - s->current->used < bytes && s->current->next)
@@ -2602,7 +2603,13 @@ GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
     }
     void *block = (unsigned char *)s->current + s->current->used;
     s->current->used += bytes;
-    return memset(block, 0, bytes);
+    return block;
+}
+
+GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
+{
+    void *block = gckpti_scratch_take(s, n, size);
+    return block ? memset(block, 0, gckpti_round_up(n * size, GCKPTI_ALIGN)) : NULL;
 }
 
 /* Returns a copy of n elements of `size` bytes, or NULL without memory. */
@@ -2612,9 +2619,10 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
- * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
- * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
+/* Reserves space for n + 1 elements in an array that keeps its contents; new elements have any
+ * values. `array` is the address of a pointer, NULL at first. The array's size in bytes is stored
+ * before its elements; its old memory stays in the scratch, unused. Returns 0, and sets `failed`,
+ * without memory. */
 GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -2625,7 +2633,7 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
     if (need <= bytes)
         return 1;
     need = need > 2 * bytes ? need : 2 * bytes;
-    fresh = (unsigned char *)gckpti_scratch_alloc(s, need + GCKPTI_ALIGN, 1);
+    fresh = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
     if (!fresh)
         return 0;
     memcpy(fresh, &need, sizeof need);
@@ -2670,7 +2678,14 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
 /* Sorts by key (a stable bottom-up merge sort); `spare` has space for n elements. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 {
-    for (size_t width = 1; width < n; width *= 2)
+    for (size_t i = 1; i < n; i++) { /* runs of 8 by insertion */
+        const gckpti_keyed item = v[i];
+        size_t k = i;
+        for (; k % 8 > 0 && item.key < v[k - 1].key; k--)
+            v[k] = v[k - 1];
+        v[k] = item;
+    }
+    for (size_t width = 8; width < n; width *= 2)
         for (size_t low = 0; low + width < n; low += 2 * width) {
             size_t middle = low + width, high = middle + width < n ? middle + width : n;
             if (v[middle - 1].key <= v[middle].key)
@@ -3230,7 +3245,7 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #undef GCKPTI_ISA_NOINLINE
 #undef GCKPTI_DOUBLES
 #if GCKPTI_ISA < 0
-#if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/exact/warp.cu) */
+#if GCKPTI_ISA == -2 /* a warp of CUDA: a thread has one lane of a vector (cuda/common/warp.cu) */
 #define W             32
 #define V(name)       gckpti_##name##_warp
 #define GCKPTI_KERNEL GCKPTI_INLINE
@@ -4879,7 +4894,7 @@ GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
 }
 
 /* >>store/names */
-GCKPTI_COLD_BEGIN
+GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
 
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
@@ -5050,7 +5065,6 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     return gckpti_ok(store);
 }
 #endif
-GCKPTI_COLD_END
 
 /* >>devices/mirrors */
 #ifndef GCKPT_NO_DEVICES
@@ -5200,8 +5214,6 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 }
 
 /* >>store/params */
-GCKPTI_COLD_BEGIN
-
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
     gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
@@ -5338,8 +5350,6 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
     }
 }
 
-GCKPTI_COLD_END
-
 /* >>dist/shards */
 #ifndef GCKPT_NO_RANKS
 /* ---- shards of parameters, and the call that divides a store ---- */
@@ -5409,8 +5419,6 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
 #endif
 
 /* >>store/calls */
-GCKPTI_COLD_BEGIN
-
 /* Returns 1 if the pattern matches the whole name: '*' matches any characters, '?' one. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -5618,12 +5626,8 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     return hash;
 }
 
-GCKPTI_COLD_END
-
 /* >>quant/calls */
 #ifndef GCKPT_NO_QUANT
-GCKPTI_COLD_BEGIN
-
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);
@@ -5748,8 +5752,6 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
                             problem);
     return gckpti_add_external(store, name, &shape, storage, values, 0);
 }
-
-GCKPTI_COLD_END
 #endif
 
 /* =================================================================================================
@@ -5829,8 +5831,6 @@ static inline int gckpti_is_variable(const gckpt_op *op)
 enum { GCKPTI_INDICES = 1 << 21 };
 
 /* >>graph/tensor */
-GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
-
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
     static const char *const others[] = { "", "input", "param", "constant", "reshape" };
@@ -6387,7 +6387,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
 #define GCKPTI_IF_ACTIVATIONS(...)
 #endif
 
-GCKPTI_COLD_END
+GCKPTI_COLD_END /* begun in store/names.c */
 
 /* =================================================================================================
  * >>ops: each op's shape rule, forward, backward, descriptor and builder
@@ -14879,8 +14879,6 @@ GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 #include GRADCKPT_FILE
 #endif
 
-GCKPTI_COLD_BEGIN
-
 /* Returns 0 if compiler options (-freciprocal-math) changed the arithmetic of the kernels. The
  * product, with w transposed, is larger than a tile in rows and columns. */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
@@ -14939,8 +14937,6 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;
 }
-
-GCKPTI_COLD_END
 #endif
 
 /* >>cpu/calls */
@@ -15440,6 +15436,12 @@ enum { GCKPTI_MIXES = 16 };
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
+/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
+static inline uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
+
 /* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
@@ -15553,7 +15555,7 @@ typedef struct {
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
     size_t *operands; /* indices of buffers */
-    size_t operand_count;
+    size_t operand_count, operand_capacity;
     int *value, *saved, *gradient; /* buffer by position (gradient: by gradient), or -1 */
     int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
@@ -15901,6 +15903,8 @@ typedef struct {
 typedef struct {
     gckpt_buffer *buffer; /* buffer->offset is that of the best iteration so far */
     size_t offset;        /* in this iteration */
+    size_t leaf;          /* its node of the tree */
+    int end;              /* last instruction at which it is live */
     uint32_t priority;
 } gckpti_placement;
 
@@ -15909,10 +15913,12 @@ typedef struct {
     size_t goal;                          /* greatest sum of live sizes of placements, rounded up */
     size_t resident;                      /* end of buffers that are always live, placed first */
     gckpti_skyline_level *level;          /* by instruction */
-    gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
-    gckpti_placement *placements;         /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
-    gckpti_keyed *keys;  /* 2 n, for sorting */
+    gckpti_branch *tree;                  /* 1 is the root; n + i is leaf i, in Z-order */
+    int *leaf;                            /* by leaf: the placement */
+    gckpti_placement *placements;         /* in the order they begin */
+    int *first;         /* placements from first[x] on begin at instruction x or later */
+    int *next;          /* by placement: itself, or a later one if it is placed */
+    gckpti_keyed *keys; /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* An instruction whose operands are being listed. */
@@ -16047,8 +16053,6 @@ GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p)
     return gckpti_measures_one(p->nodes[p->mixer].op, &shape, p->rows);
 }
 
-GCKPTI_COLD_BEGIN
-
 /* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
 GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
                                       const gckpt_shape *shape, const void *attributes,
@@ -16134,12 +16138,6 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
-/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
-{
-    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
-}
-
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 {
     uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, mib = n >> 20, rest = n & 0xfffff;
@@ -16154,8 +16152,6 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 #define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) /* outside the arena */
     return plan ? GCKPTI_KINDS_OUTSIDE(GCKPTI_KIND_BYTES) plan->arena : 0;
 }
-
-GCKPTI_COLD_END
 
 /* >>dist/rows */
 /* ---- which rows of a batch a virtual rank has ---- */
@@ -17005,9 +17001,10 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
  * A valley is a level below both neighbours. Filling it changes no other valley, so the search goes
  * downhill and fills the first one it reaches. The effort is near-linear: a buffer divides a level
  * into at most three, every rise removes one, so there are at most 3 n of each. If few buffers
- * begin in a range, they are scanned; else a tree finds the buffer. Its leaves are in Z-order of
- * (start, end) (Morton 1966), so lifetimes below a node are similar, and nodes without a better
- * buffer that fits are skipped. Effort is counted, not timed: all machines get one result.
+ * begin in a range, those that are not placed are scanned; else a tree finds the buffer. Its leaves
+ * are in Z-order of (start, end) (Morton 1966), so lifetimes below a node are similar, and nodes
+ * without a better buffer that fits are skipped. Effort is counted, not timed: all machines get one
+ * result.
  *
  * Invariants: 1. Levels cover all instructions. 2. Placed buffers are below the levels of their
  * live ranges. */
@@ -17026,30 +17023,39 @@ static void gckpti_set_level(gckpti_skyline *s, int begin, int end, size_t heigh
 /* Updates tree node i from its children. Returns 0 if that did not change it. */
 static int gckpti_update_branch(gckpti_skyline *s, size_t i)
 {
-    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
-    gckpti_branch *to = &s->tree[i];
-    to->start = a->start > b->start ? a->start : b->start;
-    to->end = a->end < b->end ? a->end : b->end;
-    to->priority = a->priority < b->priority ? a->priority : b->priority;
+    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1;
+    const gckpti_branch now = { a->start > b->start ? a->start : b->start,
+                                a->end < b->end ? a->end : b->end,
+                                a->priority < b->priority ? a->priority : b->priority };
+    const int changed = memcmp(&s->tree[i], &now, sizeof now) != 0;
+    s->tree[i] = now;
     s->visited++;
-    return to->start != before.start || to->end != before.end || to->priority != before.priority;
+    return changed;
+}
+
+/* Returns the first placement from k on that has no offset yet, or n; shortens the path there. */
+static int gckpti_next_unplaced(gckpti_skyline *s, int k)
+{
+    while (s->next[k] != k)
+        k = s->next[k] = s->next[s->next[k]];
+    return k;
 }
 
 /* Removes from the tree the buffer of the first priority among those that live within begin..end.
  * Returns NULL if no buffer does. Scans the buffers if few begin there. */
 static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
+    size_t stack[8 * sizeof(size_t)], count = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
+    gckpti_placement *found = NULL, *c = s->placements;
     const int first = s->first[begin], last = s->first[end + 1];
     const int scans = last - first <= GCKPTI_LINEAR_SCAN;
-    for (int k = first; k < last && scans; k++) {
-        const gckpti_branch *b = &s->tree[s->n + (size_t)s->begins[k]];
-        if (b->end <= end && b->priority < priority) {
-            found = s->n + (size_t)s->begins[k];
-            priority = b->priority;
+    int k = first;
+    for (; scans && (k = gckpti_next_unplaced(s, k)) < last; k++)
+        if (c[k].end <= end && c[k].priority < priority) {
+            found = &c[k];
+            priority = found->priority;
         }
-    }
     s->visited += scans ? (size_t)(last - first) : 0;
     stack[count] = 1;
     count += !scans;
@@ -17064,17 +17070,18 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
             stack[count++] = 2 * i + !right;
             stack[count++] = 2 * i + (size_t)right;
         } else {
-            found = i;
+            found = &c[s->leaf[i - s->n]];
             priority = b->priority;
         }
     }
     if (!found)
         return NULL;
     const gckpti_branch none = { -1, INT32_MAX, UINT32_MAX };
-    s->tree[found] = none;
-    for (size_t i = found / 2; i > 0 && gckpti_update_branch(s, i);)
+    s->tree[found->leaf] = none;
+    s->next[found - c] = (int)(found - c) + 1;
+    for (size_t i = found->leaf / 2; i > 0 && gckpti_update_branch(s, i);)
         i /= 2;
-    return &s->placements[found - s->n];
+    return found;
 }
 
 /* Goes downhill from the level at `begin` to one lower than both neighbours, joining levels of the
@@ -17104,10 +17111,12 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     size_t arena = 0, above;
     int begin = 0;
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->placements[i].buffer->start, s->placements[i].buffer->end,
-                            s->placements[i].priority };
-        s->tree[s->n + i] = b;
+        gckpti_placement *c = &s->placements[i];
+        const gckpti_branch b = { c->buffer->start, c->end, c->priority };
+        s->tree[c->leaf] = b;
+        s->next[i] = (int)i;
     }
+    s->next[s->n] = (int)s->n;
     for (size_t i = s->n; i-- > 1;)
         gckpti_update_branch(s, i);
     gckpti_set_level(s, 0, (int)s->length - 1, 0);
@@ -17182,7 +17191,8 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     s->placements = (gckpti_placement *)gckpti_scratch_alloc(scratch, n, sizeof *s->placements);
     s->keys = (gckpti_keyed *)gckpti_scratch_alloc(scratch, 2 * n, sizeof *s->keys);
     s->first = (int *)gckpti_scratch_alloc(scratch, s->length + 2, sizeof *s->first);
-    s->begins = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
+    s->leaf = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->leaf);
+    s->next = (int *)gckpti_scratch_alloc(scratch, n + 1, sizeof *s->next);
     size_t *live = (size_t *)gckpti_scratch_alloc(scratch, s->length + 1, sizeof *live);
     if (*scratch->failed)
         return 0;
@@ -17209,10 +17219,12 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) {
-        s->placements[i].buffer = &buffers[s->keys[i].value];
-        s->begins[s->first[s->placements[i].buffer->start + 1]++] = (int)i;
-        s->keys[i].value = (int)i;
-        s->keys[i].key = s->length - (size_t)s->placements[i].buffer->end;
+        gckpt_buffer *b = &buffers[s->keys[i].value];
+        const int k = s->first[b->start + 1]++;
+        const gckpti_placement c = { b, 0, s->n + i, b->end, 0 };
+        s->placements[k] = c;
+        s->leaf[i] = s->keys[i].value = k;
+        s->keys[i].key = s->length - (size_t)b->end;
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     return 1;
@@ -17652,6 +17664,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         if (!needed)
             continue;
         s->entry[--kept] = i;
+        s->value_end[kept] = s->saved_end[kept] = -1;
         s->copied_parts[kept] = 0;
         if (p->can_copy)
             live += gckpti_scan_copies(p, s, i, kept);
@@ -17737,7 +17750,8 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     gckpti_scratch *s = &d->scratch;
     size_t n = (size_t)d->sched.length + 1;
     gckpti_reserve(s, &d->ins, n, sizeof *d->ins);
-    gckpti_reserve(s, &d->operands, 8 * n, sizeof *d->operands);
+    d->operand_capacity = 8 * n;
+    gckpti_reserve(s, &d->operands, d->operand_capacity, sizeof *d->operands);
     gckpti_reserve(s, &d->buffers, 2 * n, sizeof *d->buffers); /* one exists in any case */
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
@@ -17753,16 +17767,24 @@ GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
     if (kind == GCKPT_UPDATE && !d->has_updates++)
         gckpti_add_instruction(d, GCKPT_BARRIER, 0);
-    const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
-    if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
-        d->ins[d->length++] = ins;
+    if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof *d->ins)) {
+        gckpti_ins *ins = &d->ins[d->length++];
+        memset(ins, 0, sizeof *ins); /* with its padding: equal plans have equal bytes */
+        ins->kind = (unsigned char)kind;
+        ins->id = (gckpti_id)id;
+        ins->uses = 1;
+    }
     return (int)d->length - 1;
 }
+
+/* Returns whether features may add instructions to those of the entries. */
+static int gckpti_inserts_instructions(const gckpti_planner *p) { return p->dist || p->can_copy; }
 
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
     const int early = !p->inference && p->desc->update_in_backward;
+    const int inserts = gckpti_inserts_instructions(p);
     const int epilogue = d->sched.length - (p->backwards - p->body_backwards);
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
@@ -17785,7 +17807,8 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
-        (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
+        if (inserts)
+            (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
         for (int k = 0; k < t->inputs && early; k++) {
             const int id = t->in[k]->base->id;
             if (last[id] == x && gckpti_is_updated(p, id)) {
@@ -17817,8 +17840,12 @@ GCKPTI_FN void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 {
     if (buffer >= 0 && d->buffers[buffer].end < x)
         d->buffers[buffer].end = x;
-    if (gckpti_reserve(&d->scratch, &d->operands, d->operand_count + 1, sizeof *d->operands))
-        d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
+    if (d->operand_count == d->operand_capacity) {
+        if (!gckpti_reserve(&d->scratch, &d->operands, 2 * d->operand_count, sizeof *d->operands))
+            return;
+        d->operand_capacity *= 2;
+    }
+    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
 /* Returns the buffer of a gradient (or of its alias root), or -1 if `gradient` is -1. If there is
@@ -17938,6 +17965,7 @@ static int gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, in
 static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
 {
     int end = (int)d->length, workspace = -1;
+    const int inserts = gckpti_inserts_instructions(p);
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         gckpti_get_or_add_gradient(p, d, v, 0);
@@ -17961,7 +17989,8 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
             gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
-        (void)gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
+        if (inserts)
+            (void)gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
     }
     for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
@@ -18049,10 +18078,11 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     gckpti_build_buffers(p, d);
     return gckpti_sum_live(p, d);
 }
+#endif
 
 /* >>plan/builders */
-GCKPTI_COLD_BEGIN
-
+GCKPTI_COLD_BEGIN /* ends in plan/passes.h */
+#ifndef GCKPT_SMALL
 /* ---- builders: each writes the body of a schedule, p->entries ---- */
 /* Appends an entry to p->entries; sets p->failed if it is out of memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
@@ -18518,14 +18548,10 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     }
     return plan;
 }
-
-GCKPTI_COLD_END
 #endif
 
 /* >>tiles/op */
 #ifndef GCKPT_NO_TILES
-GCKPTI_COLD_BEGIN
-
 /* ---- fused groups: ops without gradients that run together, a tile of rows at a time ----
  * Only the last op's result is read outside the group. When a step computes new rows, old rows that
  * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
@@ -18564,13 +18590,10 @@ GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_st
 GCKPTI_DATA const gckpt_op gckpti_op_fused = { "fused", NULL, NULL,  NULL,
                                                NULL,    NULL, { 0 }, GCKPTI_BUILTIN_OP,
                                                NULL,    NULL };
-GCKPTI_COLD_END
 #endif
 
 /* >>tiles/group */
 #if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
-GCKPTI_COLD_BEGIN
-
 /* ---- which ops may be in a group ---- */
 /* Returns whether input k of an op has rows, or is the same for all rows of the output. */
 static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *rows, int k)
@@ -19013,14 +19036,10 @@ GCKPTI_PASSES(tiles)
     }
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
 
 /* >>linear_loss/plan */
 #if !defined(GCKPT_NO_LINEAR_LOSS) && !defined(GCKPT_SMALL)
-GCKPTI_COLD_BEGIN
-
 /* ---- lowerings of losses: other ops of the same bits, which take fewer bytes or cost less ---- */
 /* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
  * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
@@ -19098,8 +19117,6 @@ GCKPTI_PASSES(linear_loss)
     }
     return GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
 
 #if !defined(GCKPT_NO_OFFLOAD) && !defined(GCKPT_SMALL)
@@ -19212,8 +19229,6 @@ GCKPTI_PASSES(offload)
 
 /* >>schedules/plan */
 #if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_SMALL)
-GCKPTI_COLD_BEGIN
-
 static const char *const gckpti_kind_names[] = { GCKPT_KIND_NAMES };
 
 /* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
@@ -19409,8 +19424,6 @@ GCKPTI_PASSES(schedules)
            : stage == GCKPTI_PASS_SCHEDULE ? gckpti_check_reads(p, (const gckpti_schedule *)arg)
                                            : GCKPT_OK;
 }
-
-GCKPTI_COLD_END
 #endif
 
 #if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
@@ -19823,6 +19836,8 @@ GCKPTI_PASSES(cache)
 #endif
 
 /* >>plan/passes */
+GCKPTI_COLD_END /* begun in plan/builders.c */
+
 #if !defined(GCKPT_SMALL) && GCKPTI_HAS_PASSES
 /* Calls the passes of the features of this build, in this order, until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
@@ -20008,6 +20023,9 @@ typedef struct {
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials, starts; /* starts: number of initials that levels improve, the first */
     unsigned char *action;        /* by node: GCKPTI_CUT_.. */
+    const gckpti_cut_table *cuts; /* the last cut that a level was solved from: its table, .. */
+    int cut_index;                /* .. its index there .. */
+    gckpti_candidate cut;         /* .. and its schedule */
     int64_t effort;               /* entries evaluated for the current level */
     int64_t started;              /* effort when the current attempt began */
     int incomplete;               /* a closure was truncated, or the search ended early */
@@ -21712,7 +21730,8 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
  *   initial  Else schedules built once without a limit compete: store-all, segments, memory-poor,
  *            and those of a dynamic programme over a chain of stages (search/chain). The local
  *            search improves the best that fits, a few that do not, and the schedule of the next
- *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels.
+ *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels. In a large graph
+ *            a level takes the schedule of the next larger level as it is, if that fits.
  * gckpti_find_best takes the candidate of least cost: of levels from the one above the budget down
  * until the next is proven to cost no less, and of the initials. It ignores a
  * level's schedule that would also fit the next lower level, because smaller budgets never search
@@ -21835,9 +21854,10 @@ static void gckpti_find_initials(gckpti_search *s)
         gckpti_add_built(s);
     }
     gckpti_sort_initials(s);
-    if (p->nodes <= GCKPTI_SMALL_N)
+    if (p->nodes <= GCKPTI_SMALL_N) {
         gckpti_reduce_initials(s);
-    gckpti_sort_initials(s);
+        gckpti_sort_initials(s);
+    }
     s->starts = s->initials;
     if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
         gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
@@ -21868,14 +21888,14 @@ static void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
-/* Improves the schedule of a candidate, or the current one if `from` is NULL, for a level's limit,
- * unless its peak is far above, and stores it in the level if it is better. */
+/* Improves the schedule of a candidate for a level's limit, unless its peak is far above, and
+ * stores it in the level if it is better. */
 static void gckpti_improve(gckpti_search *s, gckpti_candidate *level, const gckpti_candidate *from)
 {
-    if (from && !gckpti_candidate_load(s, from))
+    if (from->peak / 5 * 4 > level->limit || !gckpti_candidate_load(s, from))
         return;
     s->started = s->effort;
-    if (s->now.peak / 5 * 4 <= level->limit && gckpti_search_locally(s, level->limit))
+    if (gckpti_search_locally(s, level->limit))
         gckpti_candidate_update(s, level);
 }
 
@@ -21887,9 +21907,14 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
     const int cut = gckpti_cut_within(&cuts->last, level->limit - point->base);
     if (cut < 0 || gckpti_is_proven(s, level))
         return;
-    gckpti_mark_cut(s->bound, cuts, cut, s->action);
-    gckpti_try_actions(s);
-    gckpti_improve(s, level, NULL);
+    if (s->cuts != cuts || s->cut_index != cut) { /* many levels have one cut */
+        s->cuts = cuts;
+        s->cut_index = cut;
+        gckpti_mark_cut(s->bound, cuts, cut, s->action);
+        gckpti_try_actions(s);
+        gckpti_candidate_store(s, &s->cut, &s->now);
+    }
+    gckpti_improve(s, level, &s->cut);
 }
 
 /* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
@@ -21914,6 +21939,11 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_find_initials(s);
     if (grouped)
         gckpti_solve_level(s, k - 1);
+    if (tries == 0 && s->level[k - 1].peak <= level->limit &&
+        gckpti_candidate_load(s, &s->level[k - 1])) {
+        gckpti_candidate_update(s, level); /* the initials of level k - 1 would not improve it */
+        return;
+    }
     s->effort = 0;
     for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
@@ -21989,6 +22019,17 @@ static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_
     }
 }
 
+/* Copies where a candidate was placed to another one of the same schedule. */
+static void gckpti_copy_placement(const gckpti_candidate *from, gckpti_candidate *to)
+{
+    if (from->arena == 0 || to->arena > 0 || to->length != from->length ||
+        memcmp(to->entry, from->entry, (size_t)to->length * sizeof *to->entry) != 0)
+        return;
+    to->arena = from->arena;
+    to->enough = from->enough;
+    to->time = from->time;
+}
+
 /* Returns the least budget that considers level k: the limit of the next lower level, rounded. */
 static size_t gckpti_min_budget(const gckpti_search *s, int k)
 {
@@ -22022,6 +22063,8 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most, uint64_t 
         k++;
     for (k = k > 0 ? k - 1 : 0; k < s->levels && gckpti_may_improve(s, k, limit); k++) {
         gckpti_solve_level(s, k);
+        if (k > 0)
+            gckpti_copy_placement(&s->level[k - 1], &s->level[k]);
         gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
     }
     if (gckpti_may_improve(s, 0, limit)) { /* no plan is worse than a builder's in the same bytes */
@@ -24058,7 +24101,6 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 #endif
 
 /* >>devices/choose */
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_DEVICES
 /* Sets devices.backend: desc.backend or none, completed by the CPU's functions. Refuses one for
  * which the plan was not made. */
@@ -24195,8 +24237,6 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->device.isa = (gckpt_isa)isa;
     return gckpti_use_backend(e);
 }
-
-GCKPTI_COLD_END
 
 /* >>run/feeds */
 /* Returns the values of an i32 constant, or of an i32 input in all rows of the latest feeds. */
@@ -25136,7 +25176,6 @@ GCKPTI_MODULE(dist)
 #endif
 
 /* >>cache/run */
-GCKPTI_COLD_BEGIN
 #ifndef GCKPT_NO_CACHES
 /* Returns the window of a node that is a gckpt_cache_window, or 0. */
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
@@ -25439,7 +25478,6 @@ GCKPTI_MODULE(fetch)
     return GCKPT_OK;
 }
 #endif
-GCKPTI_COLD_END
 
 /* >>bf16/run */
 #ifndef GCKPT_NO_BF16
@@ -26658,7 +26696,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 }
 
 /* >>run/layout */
-GCKPTI_COLD_BEGIN
+GCKPTI_COLD_BEGIN /* ends with the header */
 
 /* Allocates the copy of the plan (a constant of the program is not copied) and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
@@ -29306,7 +29344,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 }
 #endif
 
-GCKPTI_COLD_END /* begun in run/modules.h */
+GCKPTI_COLD_END /* begun in run/layout.c */
 
 #ifdef __cplusplus
 }

@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 790
- *     >>common    fill, add, convert, update, dequantise                                       640
- *     >>exact     kernels of the numeric contract: the bits of the processor                  2990
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2031
- *     >>backend   which kernels there are, the self-test, the table                            379
+ *     >>device    streams, memory, errors, launching, captures                                 779
+ *     >>common    fill, add, convert, update, dequantise                                       667
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  2915
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  2007
+ *     >>backend   which kernels there are, the self-test, the table                            375
  */
 #ifdef _MSC_VER
 #error "gradckpt_cuda.cu needs gcc or clang as nvcc's host compiler, not MSVC: use Linux or WSL2"
@@ -86,7 +86,7 @@ enum {
     LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
     SHARES = 256, /* more than the multiprocessors of a device with sm_90a */
-    SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
+    SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     CAPTURES = 4096 /* most captures of a device */
 };
@@ -104,11 +104,10 @@ struct Capture {
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
-/* A block of pinned host memory and one of device memory, through which input is copied: to the
- * device on the stream `feeds` while kernels run, then to its destination on the main stream. */
+/* A block of pinned host memory, from which input is copied to the device. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* copied to the device block; copied to its destination */
-    int used;                   /* used since the last wait_all */
+    cudaEvent_t copied;
+    int used; /* used since the last wait_all */
 };
 
 /* A stream that overlaps the main one. Its launches wait for all earlier launches of both. */
@@ -122,11 +121,9 @@ struct Queue {
 /* A device. Calls of all threads and executors are serialised by locks[number] into one stream. */
 struct Device {
     int number, ready;
-    cudaStream_t main, feeds; /* computation; copies to the device */
-    cudaStream_t stream;      /* current stream: main or comm.stream */
+    cudaStream_t main, stream; /* stream: the current one, main or comm.stream */
     Queue offload, graph, comm; /* offloads; offloads in captures; communication */
-    Queue overlap;                /* products that overlap with later kernels */
-    cudaEvent_t fork_event;       /* start of an overlapped launch */
+    cudaEvent_t fork_event;     /* start of a launch in a queue */
     int busy;                   /* nonzero: kernels were launched since the last synchronisation */
     long blocks;                /* allocated blocks, of device and of pinned memory */
     char problem[TEXT];         /* the first error of the executors that have these blocks */
@@ -135,7 +132,7 @@ struct Device {
     unsigned *shares;               /* [SHARES] of WgmmaProduct, after params */
     decltype(&cuTensorMapEncodeTiled) encode;
     Slot slots[SLOTS];
-    char *pinned, *staged;      /* memory of the slots; NULL before the first block */
+    char *pinned;               /* memory of the slots; NULL before the first block */
     /* Captures by executor, rows and whether the first row is 0, since a batch's first micro-batch
      * has a separate capture. capture is the one in progress, or NULL. */
     std::map<std::tuple<const void *, int64_t, bool>, Capture> captures;
@@ -561,8 +558,6 @@ cudaError_t take_block(Device *d, size_t bytes, void **block)
     cudaError_t error = cudaSuccess;
     if (!d->pinned)
         error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
-    if (error == cudaSuccess && !d->staged)
-        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
     return error != cudaSuccess ? error : cudaMalloc(block, bytes ? bytes : 1);
 }
 
@@ -656,21 +651,15 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     for (size_t at = 0, n; at < bytes && !d->problem[0] && !reject_capture(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
-        char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
         d->slot = (d->slot + 1) % SLOTS;
         n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
-        if (s->used) {
-            check(d, cudaEventSynchronize(s->arrived), "copy in");
-            check(d, cudaStreamWaitEvent(d->feeds, s->taken, 0), "copy in");
-        }
+        if (s->used)
+            check(d, cudaEventSynchronize(s->copied), "copy in");
         s->used = d->busy = 1;
         memcpy(pinned, (const char *)host + at, n);
-        check(d, cudaMemcpyAsync(staged, pinned, n, cudaMemcpyHostToDevice, d->feeds), "copy in");
-        check(d, cudaEventRecord(s->arrived, d->feeds), "copy in");
-        check(d, cudaStreamWaitEvent(d->stream, s->arrived, 0), "copy in");
-        check(d, cudaMemcpyAsync((char *)to + at, staged, n, cudaMemcpyDeviceToDevice, d->stream),
+        check(d, cudaMemcpyAsync((char *)to + at, pinned, n, cudaMemcpyHostToDevice, d->stream),
               "copy in");
-        check(d, cudaEventRecord(s->taken, d->stream), "copy in");
+        check(d, cudaEventRecord(s->copied, d->stream), "copy in");
     }
 }
 
@@ -1326,177 +1315,7 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
                                                                   tile);
 }
 
-/* >>common/update */
-/* ---- calls of fill and update are collected until there are MOST, or another function is called;
- * then one launch runs all fills, and one all updates, each in separate blocks ---- */
-template <class T, int COUNT> struct Collected { /* of a launch: a row of blocks for each */
-    enum { MOST = COUNT };
-    T at[MOST];
-    int n;
-};
-struct Fill {
-    uint32_t *to;
-    int64_t n;
-    uint32_t word;
-};
-typedef Collected<Fill, 64> Fills;
-typedef Collected<gckpt_update_pass, 16> Passes; /* each for another parameter */
-static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
-
-__global__ void fill_kernel(const __grid_constant__ Fills all)
-{
-    const Fill &f = all.at[blockIdx.y];
-    for (EACH(i, f.n))
-        f.to[i] = f.word;
-}
-
-/* An element's gradient, value and moments. */
-struct UpdateElement {
-    float g, w, m, v;
-};
-
-__device__ int update_moments(const gckpt_update_pass &p)
-{
-    return !p.update ? 0 : p.optimiser == GCKPT_ADAMW ? 2 : p.optimiser != GCKPT_SGD;
-}
-
-__device__ UpdateElement update_read(const gckpt_update_pass &p, int64_t i)
-{
-    const int moments = update_moments(p);
-    return { p.gradient[i], p.update ? p.values[i] : 0.0f, moments > 0 ? p.state[0][i] : 0.0f,
-             moments > 1 ? p.state[1][i] : 0.0f };
-}
-
-/* Runs pass p on element i, which is x. Returns the divided gradient. */
-__device__ float update_at(const gckpt_update_pass &p, int64_t i, UpdateElement x)
-{
-    const int moments = update_moments(p);
-    const float g = p.count > 0 ? x.g / p.count : x.g;
-    if (p.count > 0 && p.write_back)
-        p.gradient[i] = g;
-    if (moments == 2)
-        gckpti_step_adamw(&p.rates, g, &x.w, &x.m, &x.v);
-    else if (moments == 1)
-        gckpti_step_momentum(&p.rates, p.momentum, g, &x.w, &x.m);
-    else
-        gckpti_step_sgd(&p.rates, g, &x.w);
-    if (p.update)
-        p.values[i] = x.w;
-    if (moments > 0)
-        p.state[0][i] = x.m;
-    if (moments > 1)
-        p.state[1][i] = x.v;
-    return g;
-}
-
-/* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, then on others. So gradient, values and
- * state cross memory once. Then its first warp adds up squares in the 32 lanes of the manual's 5d;
- * it reads the divided gradients from shared memory, while other blocks use device memory. */
-__global__ void update_kernel(const __grid_constant__ Passes all)
-{
-    enum { AHEAD = 4 }; /* elements that a thread loads at a time */
-    SHARED(float, divided, [GCKPT_UPDATE_BLOCK]);
-    const gckpt_update_pass &p = all.at[blockIdx.y];
-    const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-        const int64_t at = block * GCKPT_UPDATE_BLOCK;
-        const int n = (int)gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
-        for (int i = (int)threadIdx.x, step = (int)blockDim.x; i < n; i += AHEAD * step) {
-            UpdateElement x[AHEAD];
-            UNROLLED(k, AHEAD) x[k] = update_read(p, at + min(i + k * step, n - 1));
-            UNROLLED(k, AHEAD) if (i + k * step < n) divided[i + k * step] =
-                update_at(p, at + i + k * step, x[k]);
-        }
-        __syncthreads();
-        if (p.squares && threadIdx.x < 32) {
-            const float sum = lanes_sum<16>(
-                n, [&](float all, int64_t i) { return gckpti_fma(divided[i], divided[i], all); });
-            if (threadIdx.x == 0)
-                p.squares[block] = sum;
-        }
-        __syncthreads();
-    }
-}
-
-/* Returns a grid for collected work, the largest of which takes this many blocks. */
-dim3 grid_for(int64_t blocks, int n)
-{
-    return dim3((unsigned)gckpti_min(blocks, 528), (unsigned)n);
-}
-
-struct Deferred {              /* a pending product, or fills followed by updates */
-    void (*product)(Device *); /* launches the product (fast/products.cu), or NULL */
-    Fills fills;
-    Passes passes;
-} deferred[sizeof devices / sizeof *devices];
-
-void launch_pending(Device *d)
-{
-    Fills *f = &deferred[d->number].fills;
-    Passes *p = &deferred[d->number].passes;
-    int64_t words = 0, elements = 0;
-    if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* the product need not wait for this queue */
-        deferred[d->number].product = NULL, d->overlap.pending = 0;
-        product(d);
-        d->overlap.pending = pending;
-    }
-    queue_join(d, &d->overlap, 0); /* kernels of this queue may read memory that is written next */
-    for (int i = 0; i < f->n; i++)
-        words = f->at[i].n > words ? f->at[i].n : words;
-    for (int i = 0; i < p->n; i++)
-        elements = p->at[i].elements > elements ? p->at[i].elements : elements;
-    if (f->n)
-        launch<fill_kernel>(d, grid_for((words + 8191) / 8192, f->n), 256, 0, *f);
-    if (p->n)
-        launch<update_kernel>(d, grid_for((elements - 1) / GCKPT_UPDATE_BLOCK + 1, p->n), 256, 0,
-                              *p);
-    f->n = p->n = 0;
-}
-
-/* The backend's fill. If it overlaps a collected fill, it launches the collected ones first. */
-void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    DeviceLock d(device_of(call), true);
-    Fills *f = &deferred[d->number].fills;
-    uint32_t *words = (uint32_t *)to;
-    bool full = f->n == Fills::MOST || deferred[d->number].passes.n || deferred[d->number].product;
-    for (int i = 0; i < f->n; i++)
-        full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
-    if (full)
-        launch_pending(d);
-    if (n > 0)
-        f->at[f->n++] = { words, n, word };
-}
-
-/* If a collected fill sets exactly the n words from `at` on to 0, drops it and returns true. */
-bool take_zero_fill(Device *d, const void *at, int64_t n)
-{
-    Fills *f = &deferred[d->number].fills;
-    for (int i = 0; i < f->n; i++)
-        if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
-            f->at[i] = f->at[--f->n];
-            return true;
-        }
-    return false;
-}
-
-/* The backend's update. */
-void update(const gckpt_call *call, const gckpt_update_pass *pass)
-{
-    if (pass->elements == 0) /* a rank's shard may be empty */
-        return;
-    DeviceLock d(device_of(call), true);
-    Passes *w = &deferred[d->number].passes;
-    for (int u = 0; u < pass->adds; u++)
-        add(call, pass->gradient, (const float *)((const char *)pass->base + pass->more[u]),
-            pass->elements);
-    if (w->n == Passes::MOST || deferred[d->number].product)
-        launch_pending(d);
-    w->at[w->n++] = *pass;
-}
-
-/* >>exact/warp */
+/* >>common/warp */
 /* ---- a warp as an instruction set ---- gradckpt.h's loops over a row once more, as functions of a
  * warp, gckpti_.._warp (num/isa.h). Lane i % 32 has element i of a row; no other lane reads or
  * writes it. Functions return the same sums and maxima (manual, 5d) in all lanes. */
@@ -1569,12 +1388,128 @@ void rows_by(const gckpt_call *call, bool backward, const O &attributes = {})
         run_each<row_kernel<BACKWARD, O>>(call, 32 * rows, *call, attributes, rows);
 }
 
-template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
+/* >>common/update */
+/* ---- calls of fill and update are collected until there are MOST, or another function is called;
+ * then one launch runs all fills, and one all updates, each in separate blocks ---- */
+template <class T, int COUNT> struct Collected { /* of a launch: a row of blocks for each */
+    enum { MOST = COUNT };
+    T at[MOST];
+    int n;
+};
+struct Fill {
+    uint32_t *to;
+    int64_t n;
+    uint32_t word;
+};
+typedef Collected<Fill, 64> Fills;
+typedef Collected<gckpt_update_pass, 16> Passes; /* each for another parameter */
+static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
+
+__global__ void fill_kernel(const __grid_constant__ Fills all)
 {
-    GCKPTI_IF_ACTIVATIONS(
-        if (LOG) return rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(
-            call, backward));
-    rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
+    const Fill &f = all.at[blockIdx.y];
+    for (EACH(i, f.n))
+        f.to[i] = f.word;
+}
+
+/* A block runs a pass on GCKPT_UPDATE_BLOCK elements, each of its 8 warps on a part, then on more.
+ * So values and state cross memory once. Then its first warp adds up squares in the 32 lanes of the
+ * manual's 5d; it reads the gradient from caches. */
+__global__ void update_kernel(const __grid_constant__ Passes all)
+{
+    const gckpt_update_pass &p = all.at[blockIdx.y];
+    const int64_t blocks = (p.elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    const int64_t part = GCKPT_UPDATE_BLOCK / 8, first = threadIdx.x / 32 * part;
+    const float count = p.count > 0 && !p.write_back ? p.count : 1.0f;
+    for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+        const int64_t at = block * GCKPT_UPDATE_BLOCK;
+        const int64_t n = gckpti_min(p.elements - at, GCKPT_UPDATE_BLOCK);
+        const float *g = p.gradient + at;
+        gckpti_update_block_warp(&p, NULL, at + first, gckpti_min(n - first, part), p.update);
+        __syncthreads();
+        if (!p.squares || threadIdx.x >= 32)
+            continue;
+        const float sum = lanes_sum<16>(n, [&](float lane, int64_t i) {
+            const float divided = g[i] / count;
+            return gckpti_fma(divided, divided, lane);
+        });
+        gckpti_store_n_warp(p.squares + block, sum, 1);
+    }
+}
+
+/* Returns a grid for collected work, the largest of which takes this many blocks. */
+dim3 grid_for(int64_t blocks, int n)
+{
+    return dim3((unsigned)gckpti_min(blocks, 528), (unsigned)n);
+}
+
+struct Deferred {              /* a pending product, or fills followed by updates */
+    void (*product)(Device *); /* launches the product (fast/products.cu), or NULL */
+    Fills fills;
+    Passes passes;
+} deferred[sizeof devices / sizeof *devices];
+
+void launch_pending(Device *d)
+{
+    Fills *f = &deferred[d->number].fills;
+    Passes *p = &deferred[d->number].passes;
+    int64_t words = 0, elements = 0;
+    if (void (*product)(Device *) = deferred[d->number].product) {
+        deferred[d->number].product = NULL;
+        product(d);
+    }
+    for (int i = 0; i < f->n; i++)
+        words = f->at[i].n > words ? f->at[i].n : words;
+    for (int i = 0; i < p->n; i++)
+        elements = p->at[i].elements > elements ? p->at[i].elements : elements;
+    if (f->n)
+        launch<fill_kernel>(d, grid_for((words + 8191) / 8192, f->n), 256, 0, *f);
+    if (p->n)
+        launch<update_kernel>(d, grid_for((elements - 1) / GCKPT_UPDATE_BLOCK + 1, p->n), 256, 0,
+                              *p);
+    f->n = p->n = 0;
+}
+
+/* The backend's fill. If it overlaps a collected fill, it launches the collected ones first. */
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    DeviceLock d(device_of(call), true);
+    Fills *f = &deferred[d->number].fills;
+    uint32_t *words = (uint32_t *)to;
+    bool full = f->n == Fills::MOST || deferred[d->number].passes.n || deferred[d->number].product;
+    for (int i = 0; i < f->n; i++)
+        full = full || (words < f->at[i].to + f->at[i].n && f->at[i].to < words + n);
+    if (full)
+        launch_pending(d);
+    if (n > 0)
+        f->at[f->n++] = { words, n, word };
+}
+
+/* If a collected fill sets exactly the n words from `at` on to 0, drops it and returns true. */
+bool take_zero_fill(Device *d, const void *at, int64_t n)
+{
+    Fills *f = &deferred[d->number].fills;
+    for (int i = 0; i < f->n; i++)
+        if (f->at[i].to == at && f->at[i].n == n && f->at[i].word == 0) {
+            f->at[i] = f->at[--f->n];
+            return true;
+        }
+    return false;
+}
+
+/* The backend's update. */
+void update(const gckpt_call *call, const gckpt_update_pass *pass)
+{
+    if (pass->elements == 0) /* a rank's shard may be empty */
+        return;
+    DeviceLock d(device_of(call), true);
+    Passes *w = &deferred[d->number].passes;
+    for (int u = 0; u < pass->adds; u++)
+        add(call, pass->gradient, (const float *)((const char *)pass->base + pass->more[u]),
+            pass->elements);
+    if (w->n == Passes::MOST || deferred[d->number].product)
+        launch_pending(d);
+    w->at[w->n++] = *pass;
 }
 
 /* >>exact/unary */
@@ -1998,17 +1933,29 @@ void pad_by(const gckpt_call *call, bool backward)
 }
 #endif
 
-/* The latest n rows of a cache that holds `held`, some of them new; 0 before position 0. */
-struct Latest {
-    Values x;
+/* Copies n rows between a cache of `held` rows of c elements, where position p is row p % held, and
+ * a tensor of the positions from the current one plus `first` on; positions below 0 are 0. */
+struct Ring {
+    gckpt_arg x;
     Results y;
-    int64_t n, held, c, added;
+    int64_t n, held, c, first;
+    bool writes; /* y is the cache, else x is */
 };
-__device__ void latest_at(int64_t i, const Latest &s, const StepParams *params)
+__device__ void ring_at(int64_t i, const Ring &s, const StepParams *params)
 {
-    const int64_t row = i / s.c, at = params->position + s.added - s.n + row % s.n;
-    const int64_t from = (row / s.n * s.held + at % s.held) * s.c + i % s.c;
-    put_at(s.y, i, at >= 0 ? value_at(s.x, from) : 0.0f);
+    const int64_t row = i / s.c, position = params->position + s.first + row % s.n;
+    const int64_t cached = (row / s.n * s.held + position % s.held) * s.c + i % s.c;
+    if (position < 0)
+        put_at(s.y, i, 0.0f);
+    else
+        gckpti_put_element(&s.x, s.writes ? i : cached, s.y.f32, s.y.bf16, s.writes ? cached : i);
+}
+
+void cache_by(const gckpt_call *call, bool)
+{
+    const int64_t *x = call->in[0].shape.d, *y = call->shape.d;
+    const Ring s = { call->in[0], out_of(call), x[1], y[1], y[2], 0, true };
+    for_each<ring_at>(call, x[0] * x[1] * x[2], s, params_of(call));
 }
 
 /* The gradient of a slice: that of the result in n of each `whole` elements, from `begin` on, and 0
@@ -2029,9 +1976,9 @@ void slice_by(const gckpt_call *call, bool backward)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     const gckpt_arg &in = call->in[0];
     const int64_t *x = in.shape.d, *y = call->shape.d;
-    const Latest s = { value_of(call->in[0]), out_of(call), y[1], x[1], y[2], p->relative };
+    const Ring latest = { in, out_of(call), y[1], x[1], y[2], p->relative - y[1], false };
     if (p->relative && p->axis)
-        return for_each<latest_at>(call, y[0] * y[1] * y[2], s, params_of(call));
+        return for_each<ring_at>(call, y[0] * y[1] * y[2], latest, params_of(call));
     if (!backward || in.accumulate || !wanted(in))
         return run_moves(call, backward, 1, gckpti_slice_move);
     const gckpti_axis_split axes = gckpti_split_at(&in.shape, p->axis);
@@ -2226,20 +2173,6 @@ template <bool VALUES, bool MANY> void max_by(const gckpt_call *call, bool backw
 #endif
 
 /* >>exact/rotary */
-/* Copies the positions of x into the cache, in each row; a windowed cache is a ring. */
-__device__ void cache_at(int64_t i, const gckpt_arg &x, float *out, uint16_t *narrow, int64_t n,
-                         int64_t c, int64_t each, const StepParams *params)
-{
-    gckpti_put_element(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
-}
-
-void cache_by(const gckpt_call *call, bool)
-{
-    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    for_each<cache_at>(call, all, call->in[0], call->out, call->out_bf16, n, c,
-                       call->shape.d[1] * c, params_of(call));
-}
-
 /* Angles of `count` pairs of columns, in 2^-64 turns for each position. */
 struct Angles {
     enum { MOST = 256 };
@@ -3115,6 +3048,14 @@ template <WindowKind KIND> void windows_by(const gckpt_call *call, bool backward
 #endif
 
 /* >>exact/norms */
+template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
+{
+    GCKPTI_IF_ACTIVATIONS(
+        if (LOG) return rows_by<gckpti_log_softmax_row_warp, gckpti_log_softmax_row_grad_warp>(
+            call, backward));
+    rows_by<gckpti_softmax_row_warp, gckpti_softmax_row_grad_warp>(call, backward);
+}
+
 /* What the forward saves for a row: c, close to the mean; the mean of x - c; 1 / deviation. In an
  * rmsnorm c and mean are 0, and only rstd is saved. */
 struct Normed {
@@ -5217,33 +5158,19 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
-    const uint16_t *overlap_x; /* as large as c: x of an overlapped product that may run; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
-void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
-              const uint16_t *overlap_x = NULL)
+void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
 {
     Device *d = device_of(call);
     launch_pending(d);
-    deferred_mma[d->number] = { p, a_along, b_along, overlap_x };
+    deferred_mma[d->number] = { p, a_along, b_along };
     deferred[d->number].product = [](Device *of) {
         const DeferredMma &l = deferred_mma[of->number];
         gckpt_call bare = {};
         bare.backend = of;
         mma_product(&bare, l.p, l.a_along, l.b_along);
     };
-}
-
-/* Launches a product that overlaps the calls until queue_end and a product deferred by then. */
-void mma_overlap(const gckpt_call *call, const MmaProduct &p)
-{
-    Device *d = device_of(call);
-    launch_pending(d);
-    if (!queue_begin(d, &d->overlap))
-        return;
-    d->stream = d->overlap.stream;
-    mma_product(call, p, 0, 0);
-    d->stream = d->main;
 }
 
 bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
@@ -5264,8 +5191,7 @@ bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values
         bytes != 2 * gckpti_elements(&call->shape) || (op > GELU && !other.bf16) ||
         alias(other.bf16, bytes, of.bf16, bytes) || alias(out.bf16, bytes, p.a.x, 2 * m * k) ||
         alias(out.bf16, bytes, p.b.x, 2 * k * n) || alias(out.bf16, bytes, p.bias.f32, 4 * n) ||
-        alias(out.bf16, bytes, p.bias.bf16, 2 * n) ||
-        alias(out.bf16, bytes, deferred_mma[d->number].overlap_x, bytes))
+        alias(out.bf16, bytes, p.bias.bf16, 2 * n))
         return false;
     for (const uint16_t *x : { of.bf16, other.bf16 })
         if (x != out.bf16 && alias(out.bf16, bytes, x, bytes))
@@ -5430,8 +5356,6 @@ void linear_forward(const gckpt_call *call)
              1, transposed);
 }
 
-/* dw is launched so that it overlaps with the bias's sums and dx, which also read g, if dw has so
- * few tiles that many processors would be idle at its end, and wgmma does not share them. */
 void linear_backward(const gckpt_call *original)
 {
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
@@ -5440,18 +5364,13 @@ void linear_backward(const gckpt_call *original)
     int transposed = *(const int *)call->attributes;
     Workspace workspace = { (char *)call->workspace, 0 };
     const Matrix<uint16_t> g = matrix(operand(call, workspace, grad_out_of(call), s.m * s.n), s.n);
-    const uint16_t *overlap_x = NULL;
     if (wanted(in[1])) {
         const Matrix<uint16_t> x =
             matrix(operand(call, workspace, value_of(in[0]), s.m * s.k), s.k);
         const MmaProduct dw =
             transposed ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1]));
-        const bool other = in[0].grad != in[1].grad || in[0].grad_bf16 != in[1].grad_bf16;
-        if (other && !takes_wgmma(call, dw) && tiles_per_sm(call, dw, 64) < 8)
-            overlap_x = x.x, mma_overlap(call, dw);
-        else
-            mma_product(call, dw, 0, 0);
+        mma_product(call, dw, 0, 0);
     }
     Workspace sums = workspace; /* w reuses this memory after the sums */
     if (call->inputs == 3 && wanted(in[2]))
@@ -5461,10 +5380,8 @@ void linear_backward(const gckpt_call *original)
         mma_defer(call,
                  mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
                         in[0].accumulate, grad_of(in[0])),
-                 1, !transposed, overlap_x);
+                 1, !transposed);
     }
-    if (overlap_x)
-        queue_end(device_of(call), &device_of(call)->overlap);
 }
 
 gckpt_result linear_workspace(gckpt_call *call)
@@ -6518,7 +6435,7 @@ gckpt_result layernorm_workspace(gckpt_call *call)
 } // namespace fast
 
 /* >>backend/find */
-/* Runs F under the device's lock. PENDING: F may fuse its op with, or overlap, pending launches. */
+/* Runs F under the device's lock. PENDING: F may fuse its op with pending launches. */
 template <auto F, bool PENDING, auto... MORE> void locked(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), PENDING);
@@ -6758,18 +6675,17 @@ void self_test(Device *d)
 /* >>backend/open */
 template <class F> void each_stream(Device *d, F f)
 {
-    f(&d->main), f(&d->feeds), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
-    f(&d->overlap.stream);
+    f(&d->main), f(&d->offload.stream), f(&d->graph.stream), f(&d->comm.stream);
 }
 
 template <class F> void each_event(Device *d, F f)
 {
     f(&d->fork_event);
-    for (Queue *s : { &d->offload, &d->graph, &d->comm, &d->overlap })
+    for (Queue *s : { &d->offload, &d->graph, &d->comm })
         for (cudaEvent_t &e : s->done)
             f(&e);
     for (Slot &s : d->slots)
-        f(&s.arrived), f(&s.taken);
+        f(&s.copied);
 }
 
 void device_close(Device *d)
@@ -6782,7 +6698,6 @@ void device_close(Device *d)
             cudaEventDestroy(*e);
     });
     cudaFreeHost(d->pinned);
-    cudaFree(d->staged);
     cudaFree(d->params);
     each_stream(d, [](cudaStream_t *s) {
         if (*s)
@@ -6891,7 +6806,5 @@ extern "C" const char *gckpt_cuda_memory(int device, size_t *left, size_t *total
         return error;
     DeviceLock d(b->context);
     check(d, cudaMemGetInfo(left, total), "cudaMemGetInfo");
-    const size_t slots = d->staged ? 0 : (size_t)SLOTS * SLOT_BYTES;
-    *left -= *left < slots ? *left : slots;
     return d->problem[0] ? d->problem : NULL;
 }
