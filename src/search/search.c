@@ -223,9 +223,9 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_find_initials(s);
     if (grouped)
         gckpti_solve_level(s, k - 1);
-    if (tries == 0 && s->level[k - 1].peak <= level->limit &&
+    if (grouped && !few_nodes && s->level[k - 1].peak <= level->limit &&
         gckpti_candidate_load(s, &s->level[k - 1])) {
-        gckpti_candidate_update(s, level); /* the initials of level k - 1 would not improve it */
+        gckpti_candidate_update(s, level);
         return;
     }
     s->effort = 0;
